@@ -1,0 +1,78 @@
+"""Fixtures over servers and engines, and how hard hypothesis tries."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from support.servers import KINDS, Server, start_server
+
+ENGINES = ("python", "script", "rust")
+
+_EXAMPLES = {"quick": 200, "suite": 2_000, "nightly": 10_000}
+
+for _name, _examples in _EXAMPLES.items():
+    settings.register_profile(
+        _name,
+        max_examples=_examples,
+        deadline=None,  # machines are shared; a test that never ends meets pytest-timeout
+        derandomize=False,
+        database=None,  # leaves no files behind; a failure prints how to repeat it
+        print_blob=True,
+        # The server is emptied by the tests themselves, before each example.
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("MQSWEEP_HYPOTHESIS", "quick"))
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[str, Server]]:
+    """One private server of each kind, for the whole session."""
+    with contextlib.ExitStack() as stack:
+        yield {kind: stack.enter_context(start_server(kind, tcp=True)) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    """An empty server, each kind in turn: no data, no cached scripts. Tests that change its configuration start their own."""
+    chosen = servers[request.param]
+    with chosen.client() as client:
+        client.flushall()
+        client.script_flush()
+    return chosen
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A plain client (bytes) of ``server``."""
+    with server.client() as client:
+        yield client
+
+
+def _why_no_rust() -> str | None:
+    """What ``engine="rust"`` says when it is asked for; ``None`` when it works."""
+    from mqsweep import ConfigurationError, Sweeper
+
+    try:
+        # An address where nothing listens: construction does not connect.
+        Sweeper("redis://127.0.0.1:1/0", "probe", engine="rust").close()
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn; ``rust`` is skipped where it is not built, unless MQSWEEP_REQUIRE_RUST=1."""
+    name: str = request.param
+    if name == "rust":
+        reason = _why_no_rust()
+        if reason and os.environ.get("MQSWEEP_REQUIRE_RUST") == "1":
+            pytest.fail(f"MQSWEEP_REQUIRE_RUST=1, but: {reason}")
+        if reason:
+            pytest.skip(reason)
+    return name
