@@ -1,0 +1,239 @@
+"""Getting a connection: from a user's client or URL to sockets of our own.
+
+redis-py (or valkey-py) opens every connection, so that TLS, ACL, credential providers, unix sockets and Sentinel
+are theirs. The user's client is only asked for its settings; it is never closed, reconfigured or shared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+import redis
+
+from .errors import ConfigurationError, MQSweepError, ServerReplyError, UnsupportedQueueError
+from .keys import QueueKeys, to_str
+
+Command = tuple[bytes | str | int, ...]
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+READ_SIZE = 1 << 17
+"""Bytes asked of the socket at once while scanning."""
+
+_PASSING = {
+    *("ConnectionError", "TimeoutError", "OutOfMemoryError", "ReadOnlyError", "TryAgainError", "ClusterDownError"),
+    *("MasterDownError", "MovedError", "AskError"),
+}
+_PASSING_CODES = ("BUSY ", "MISCONF ", "NOREPLICAS ", "UNBLOCKED ")
+
+_NOT_OURS = re.compile(r"maint|orig_|oss_cluster|event_dispatcher|himport|legacy_responses|cache")
+"""Pool settings that belong to the user's own connections (push notifications, caching)."""
+
+
+def mask_url(url: str) -> str:
+    """The URL as it may be shown: no user, no password, no options."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "***"
+    if parts.scheme == "unix":
+        return f"unix://***@{parts.path}"
+    if not parts.scheme or not parts.netloc:
+        return "***"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://***@{shown or 'localhost'}:{port or 6379}/{parts.path.strip('/') or '0'}"
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error of the client library is likely to pass by itself, so that trying again later makes sense."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _PASSING) or str(error).startswith(_PASSING_CODES)
+
+
+def client_of(client: Any) -> tuple[Any, bool]:
+    """A client, and whether it was made here from a URL.
+
+    Raises:
+        ConfigurationError: neither a client nor a URL that ``Redis.from_url`` takes.
+    """
+    if isinstance(client, str):
+        if not client.startswith(SCHEMES):
+            raise ConfigurationError(
+                f"client={mask_url(client)!r}: the URL must begin with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+            )
+        try:
+            return redis.Redis.from_url(client), True
+        except (ValueError, TypeError) as fault:
+            # the fault's own text may quote the URL's options
+            raise ConfigurationError(f"client={mask_url(client)!r}: not a usable URL") from fault
+    if hasattr(client, "get_node_from_key") or hasattr(client, "connection_pool"):
+        if ".asyncio." in f"{type(client).__module__}.":
+            raise ConfigurationError(f"client={type(client).__name__}: an asyncio client; give a blocking one or a URL")
+        return client, False
+    raise ConfigurationError(f"client={type(client).__name__}: must be a redis.Redis, a redis.RedisCluster or a URL")
+
+
+class Scanner(Protocol):
+    """The side of a scan that a connection sees."""
+
+    def outgoing(self) -> bytes:
+        """Bytes to send now."""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came back."""
+
+
+class Source:
+    """Makes connections to the server that holds one queue.
+
+    Args:
+        client: the user's client, or a URL.
+        keys: the queue's keys.
+
+    Raises:
+        ConfigurationError: not a client.
+        UnsupportedQueueError: a cluster client, and keys that would spread over slots.
+    """
+
+    def __init__(self, client: Any, keys: QueueKeys) -> None:
+        self._client, self._owned = client_of(client)
+        self._keys = keys
+        self._cluster = hasattr(self._client, "get_node_from_key")
+        if self._cluster and keys.hash_tag is None:
+            raise UnsupportedQueueError(
+                f"the keys of {to_str(keys.base)!r} spread over cluster slots: "
+                "put the prefix or the queue's name in braces, e.g. prefix='{bull}'"
+            )
+        root = type(self._client).__module__.split(".", 1)[0]
+        root = root if root in ("redis", "valkey") else "redis"
+        self._retry = importlib.import_module(f"{root}.retry")
+        self._backoff = importlib.import_module(f"{root}.backoff")
+        self.exceptions: Any = importlib.import_module(f"{root}.exceptions")
+        self.faults: tuple[type[Exception], ...] = (self.exceptions.ConnectionError, self.exceptions.TimeoutError)
+
+    def open(self) -> Any:
+        """A connected connection: bytes, RESP2, no silent retries."""
+        pool = self._pool()
+        settings = {name: v for name, v in pool.connection_kwargs.items() if not _NOT_OURS.search(name)}
+        settings |= {
+            "decode_responses": False,
+            "protocol": 2,
+            "retry": self._retry.Retry(self._backoff.NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+        }
+        connection = pool.connection_class(**settings)
+        connection.connect()
+        return connection
+
+    def _pool(self) -> Any:
+        if not self._cluster:
+            return self._client.connection_pool
+        node = self._client.get_node_from_key(self._keys.of("active"))
+        return self._client.get_redis_connection(node).connection_pool
+
+    def close(self) -> None:
+        """Close the client, if it was made here from a URL."""
+        if self._owned:
+            self._client.close()
+
+
+class Link:
+    """Two blocking connections to one server: one for commands, one that a scan's bytes flow through.
+
+    A connection is closed after any timeout or protocol error and never used again; the next call opens a new one.
+
+    Args:
+        source: where connections come from.
+        timeout: seconds that a reply may take; ``None`` = no bound.
+    """
+
+    def __init__(self, source: Source, timeout: float | None) -> None:
+        self.source = source
+        self._timeout = timeout
+        self._talk: Any = None
+        self._read: Any = None
+        self._pid = os.getpid()
+
+    def _ready(self, connection: Any) -> Any:
+        if self._pid != os.getpid():  # a fork's sockets belong to the parent: leave them, do not shut them down
+            self._talk = self._read = None
+            self._pid = os.getpid()
+            connection = None
+        if connection is None:
+            connection = self.source.open()
+            connection._sock.settimeout(self._timeout)
+        return connection
+
+    def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one write and read their replies.
+
+        Returns:
+            One value per command; an error reply is an exception instance among them.
+
+        Raises:
+            redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: the outcome is unknown.
+        """
+        self._talk = connection = self._ready(self._talk)
+        replies: list[Any] = []
+        try:
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response())
+                except self.source.exceptions.ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            self._talk = None
+            connection.disconnect()
+            raise
+        return replies
+
+    def step(self, scan: Scanner) -> None:
+        """Write what the scan wants to send, read one chunk, feed it.
+
+        Raises:
+            redis.exceptions.RedisError: the client's own class for an error reply or a fault of the connection.
+            ProtocolError: the server sent no RESP2.
+        """
+        self._read = connection = self._ready(self._read)
+        try:
+            outgoing = scan.outgoing()
+            if outgoing:
+                connection._sock.sendall(outgoing)
+            chunk = connection._sock.recv(READ_SIZE)
+            if not chunk:
+                raise self.source.exceptions.ConnectionError("Connection closed by server.")
+            scan.feed(chunk)
+        except BaseException as fault:
+            self.abandon()
+            raise self._translate(fault, connection) from fault
+
+    def _translate(self, fault: BaseException, connection: Any) -> BaseException:
+        if isinstance(fault, ServerReplyError):
+            text = fault.message.decode("utf-8", "backslashreplace")
+            return cast(Exception, connection._parser.parse_error(text))
+        if isinstance(fault, TimeoutError):
+            return cast(Exception, self.source.exceptions.TimeoutError("Timeout reading from socket"))
+        if isinstance(fault, OSError) and not isinstance(fault, MQSweepError):
+            return cast(Exception, self.source.exceptions.ConnectionError(f"Error while scanning: {fault}"))
+        return fault
+
+    def abandon(self) -> None:
+        """Drop the scan's connection: replies of an unfinished scan may still be on it."""
+        connection, self._read = self._read, None
+        if connection is not None:
+            connection.disconnect()
+
+    def close(self) -> None:
+        """Close both connections."""
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.disconnect()
+        self.abandon()

@@ -1,0 +1,95 @@
+"""Who is stalled now: the same scan and plan, no write, no lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .connect import Command
+from .drive import Commands, Step, Steps
+from .errors import UnsupportedQueueError
+from .keys import ORDER, to_str
+from .lease import Opening, look_commands, read_opening
+from .report import Inspection, StalledJob
+from .sweep import Task, new_scan, refuse
+
+FIELDS = ("pb", "processedOn", "atm", "stc")
+CHUNK = 500
+RUNAWAY = 10
+"""Times past the ceiling from which on a job's workers evidently ignore what should have failed it."""
+
+
+def inspect(task: Task) -> Steps[Inspection]:
+    """Look at one queue.
+
+    Raises:
+        UnsupportedQueueError: not a queue that mqsweep sweeps, or the server is a replica.
+        WrongTypeError: active is no list.
+        redis.exceptions.RedisError: faults of the connection and refusals of the server.
+    """
+    started = time.monotonic()
+    *looks, role, exists = yield Commands(
+        [*look_commands(task.keys), ("ROLE",), ("EXISTS", *(task.keys.of(name) for name in ORDER))]
+    )
+    opening = read_opening(looks)
+    if isinstance(role, list) and role[0] in (b"slave", b"replica"):
+        raise UnsupportedQueueError(
+            "this server is a replica, where locks are seen late or not at all; connect to the primary"
+        )
+    refuse(task, opening)
+    scan = new_scan(task)
+    while not scan.done:
+        yield Step(scan)
+    seen = scan.sightings()
+    jobs: list[StalledJob] = []
+    for start in range(0, len(seen.stalled), CHUNK):
+        part = seen.stalled[start : start + CHUNK]
+        ask: list[Command] = [("HMGET", task.keys.job(job_id), *FIELDS) for job_id, _, _ in part]
+        replies = yield Commands(ask)
+        jobs += (_job(task, sight, reply) for sight, reply in zip(part, replies, strict=True))
+    return _inspection(task, opening, exists, seen, jobs, time.monotonic() - started)
+
+
+def _inspection(
+    task: Task, opening: Opening, exists: Any, seen: Any, jobs: Sequence[StalledJob], duration: float
+) -> Inspection:
+    return Inspection(
+        queue=task.queue,
+        dialect=task.policy.dialect,
+        engine=task.engine.name,
+        exists=exists != 0,
+        paused=opening.paused,
+        holder=None if opening.holder is None else to_str(opening.holder),
+        jobs=tuple(jobs),
+        locked_marks=tuple(map(to_str, seen.locked_marks)),
+        strays=tuple(map(to_str, seen.strays)),
+        active_scanned=seen.active_scanned,
+        stalled_scanned=seen.stalled_scanned,
+        duration=duration,
+    )
+
+
+def _number(value: bytes | None) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None
+
+
+def _job(task: Task, sight: tuple[bytes, tuple[int, ...], bool], reply: Any) -> StalledJob:
+    job_id, distances, marked = sight
+    worker, processed_on, attempts, stalls = (None,) * 4 if isinstance(reply, Exception) else reply
+    count, taken = _number(stalls), _number(processed_on)
+    ceiling = task.policy.max_stalled_count
+    return StalledJob(
+        id=to_str(job_id),
+        marked=marked,
+        worker=None if worker is None else to_str(worker),
+        processed_on=None if taken is None else taken / 1000,
+        attempts=_number(attempts),
+        stalls=count,
+        distance=distances[0],
+        past_ceiling=(count or 0) + 1 > ceiling,
+        runaway=(count or 0) > RUNAWAY * (ceiling + 1),
+    )

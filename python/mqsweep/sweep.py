@@ -1,0 +1,291 @@
+"""One sweep, top to bottom: lease -> scan the marks -> walk active -> plan -> apply -> report.
+
+Generators of requests (see `mqsweep.drive`): nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from . import guards
+from .authority import Authority, Fenced, Outcome, evaluate
+from .dialects import LAZY_FAILURE, Policy, parse_version
+from .drive import Abandon, Commands, Step, Steps
+from .engine import Engine
+from .errors import UnsupportedQueueError, WrongTypeError
+from .keys import QueueKeys, to_str
+from .lease import Opening, look_commands, read_opening, sweeping_ttl, take_commands
+from .plan import decide
+from .report import Status, SweepReport
+
+Phase = Literal["scan", "recover"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep has come.
+
+    Attributes:
+        phase: ``scan`` (done and total are elements of active) or ``recover`` (jobs).
+        done: how many so far.
+        total: of how many.
+    """
+
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What stays the same from sweep to sweep of one queue."""
+
+    queue: str
+    keys: QueueKeys
+    policy: Policy
+    engine: Engine
+    interval: float
+    max_pause: float
+    exceptions: Any
+    progress: Callable[[Progress], None]
+
+
+@dataclass
+class Round:
+    """What belongs to one sweep.
+
+    Attributes:
+        token: what is put into ``stalled-check``.
+        stop: says whether to end early.
+        keep: leave the lease two intervals at the end, for the next sweep of the same token.
+        before: what the sweep before saw, for the guards.
+        vitals: what this one saw, once it is over.
+        opening: what its first round trip told.
+        started: our clock at its start.
+    """
+
+    token: bytes
+    stop: Callable[[], bool] = lambda: False
+    keep: bool = False
+    before: guards.Vitals | None = None
+    vitals: guards.Vitals | None = None
+    opening: Opening | None = None
+    started: float = field(default_factory=time.monotonic)
+    active_scanned: int = 0
+    stalled_scanned: int = 0
+
+
+def sweep(task: Task, this: Round) -> Steps[SweepReport]:
+    """One sweep of one queue.
+
+    Raises:
+        UnsupportedQueueError, WrongTypeError: a queue that must not be touched; it was not.
+        ScriptError, ProtocolError: see there. The lease is left what remains of one interval.
+        redis.exceptions.RedisError: faults of the connection and refusals of the server.
+    """
+    if task.engine.scan is None:
+        return (yield from _sweep_by_script(task, this))
+    taken, *rest = yield Commands(take_commands(task.keys, this.token, task.interval))
+    if isinstance(taken, Exception):
+        raise taken
+    this.opening = opening = read_opening(rest)
+    authority = _authority(task, this)
+    outcome = authority.outcome
+    try:
+        refuse(task, opening)
+    except Exception:
+        if taken is not None:  # the lease was free: leave the queue as it was found
+            yield from authority.expire(0)
+        raise
+    if opening.holder != this.token:
+        return _report(task, this, opening, outcome, "throttled")
+    status: Status = "swept"
+    try:
+        busy = opening.active > 0 or opening.marks != 0 or task.policy.mark == "active"
+        if busy:
+            status = yield from _work(task, this, opening, authority)
+        if busy or this.keep:
+            yield from authority.expire(_left(task, this, status))
+    except Fenced:
+        yield Abandon()
+        status = "fenced"
+    except Exception:
+        yield from _give_up(task, this, authority)
+        raise
+    return _report(task, this, opening, outcome, status)
+
+
+def _authority(task: Task, this: Round) -> Authority:
+    return Authority(
+        task.keys,
+        task.policy,
+        this.token,
+        ttl=sweeping_ttl(task.interval),
+        max_pause=task.max_pause,
+        exceptions=task.exceptions,
+        stop=this.stop,
+        progress=lambda done, total: task.progress(Progress("recover", done, total)),
+    )
+
+
+def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> Steps[Status]:
+    """Everything between taking the lease and letting it go."""
+    ttl = sweeping_ttl(task.interval)
+    if opening.ttl < 0.9 * ttl:
+        yield from authority.expire(ttl)
+    scan = new_scan(task)
+    renewed = time.monotonic()
+    while not scan.done:
+        yield Step(scan)
+        task.progress(Progress("scan", scan.active_scanned, scan.active_total))
+        if this.stop():
+            yield Abandon()
+            authority.outcome.stopped = True
+            break
+        if (time.monotonic() - renewed) * 1000 > ttl / 3:
+            yield from authority.expire(ttl)
+            renewed = time.monotonic()
+    this.active_scanned, this.stalled_scanned = scan.active_scanned, scan.stalled_scanned
+    if not scan.done:
+        return "swept"
+    seen = scan.sightings()
+    this.vitals = guards.Vitals(
+        opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled)
+    )
+    held = holds_back(task.policy, opening)
+    yield from authority.apply(decide(seen, task.policy, hold=held))
+    return "held" if held or authority.outcome.held else "swept"
+
+
+def new_scan(task: Task) -> Any:
+    """A scan of the task's queue, by its engine."""
+    assert task.engine.scan is not None
+    return task.engine.scan(
+        stalled=task.keys.of("stalled"),
+        active=task.keys.of("active"),
+        base=task.keys.base + b":",
+        keep_locked=task.policy.mark == "active",
+    )
+
+
+def _left(task: Task, this: Round, status: Status) -> int:
+    """Milliseconds that the lease gets at the end, counted from the sweep's start."""
+    intervals = 2 if this.keep and status == "swept" else 1
+    return max(0, round((intervals * task.interval - (time.monotonic() - this.started)) * 1000))
+
+
+def _give_up(task: Task, this: Round, authority: Authority) -> Steps[None]:
+    """A sweep that fails must not keep the built-in checks away (I9). What made it fail is raised, not this."""
+    yield Abandon()
+    this.keep = False
+    try:
+        yield from authority.expire(_left(task, this, "held"))
+    except Exception:  # whatever it is, the lease's TTL ends it
+        return
+
+
+def refuse(task: Task, opening: Opening) -> None:
+    """Refuse a queue that must not be touched.
+
+    Raises:
+        UnsupportedQueueError: another protocol, or a part that mqsweep does not maintain.
+        WrongTypeError: active is no list.
+    """
+    name = to_str(task.keys.of("active"))
+    if opening.active_type == "zset":
+        raise UnsupportedQueueError(
+            f"{name!r} is a sorted set: this is an EchoMQ 2 queue, which has leases instead of locks; "
+            "mqsweep sweeps EchoMQ 1 and BullMQ"
+        )
+    if opening.active_type not in ("list", "none"):
+        raise WrongTypeError(f"{name!r} is a {opening.active_type}, not a list; nothing was changed")
+    if task.policy.dialect != "bullmq":
+        return
+    if opening.pro:
+        raise UnsupportedQueueError(
+            f"{to_str(task.keys.base)!r} has groups of BullMQ Pro, whose state a recovery would have to maintain; "
+            "leave this queue to its own stalled check"
+        )
+    version = task.policy.bullmq_version or parse_version(opening.version or "")
+    if version and version < LAZY_FAILURE[: len(version)]:
+        shown = ".".join(map(str, version))
+        raise UnsupportedQueueError(
+            f"{to_str(task.keys.base)!r} is of BullMQ {shown}, which fails jobs inside its stalled check; "
+            f"supported from {'.'.join(map(str, LAZY_FAILURE))} on; leave this queue to its own stalled check"
+        )
+
+
+def holds_back(policy: Policy, opening: Opening) -> bool:
+    """Whether recoveries must wait: a paused BullMQ queue of which nobody knows where it keeps its jobs.
+
+    BullMQ 6 leaves them in ``wait``, 5 has them in ``paused``; a job pushed to the wrong list is stranded.
+    """
+    if policy.dialect != "bullmq" or not opening.paused:
+        return False
+    version = policy.bullmq_version or parse_version(opening.version or "")
+    return version is None or version[0] != 6
+
+
+def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status: Status) -> SweepReport:
+    duration = time.monotonic() - this.started
+    names: tuple[str, ...] = ()
+    if this.vitals is not None:
+        this.vitals = guards.Vitals(**{**this.vitals.__dict__, "duration": duration})
+        names = guards.raised(this.before, this.vitals)
+    return SweepReport(
+        queue=task.queue,
+        dialect=task.policy.dialect,
+        engine=task.engine.name,
+        status=status,
+        recovered=_strings(outcome.recovered),
+        failed=_strings(outcome.failed),
+        marked=_strings(outcome.marked),
+        cleared=_strings(outcome.cleared),
+        strays=_strings(outcome.strays),
+        ghosts=_strings(outcome.ghosts),
+        missed=_strings(outcome.missed),
+        held=_strings(outcome.held),
+        refused={to_str(job_id): reason for job_id, reason in outcome.refused.items()},
+        stalled=_strings(outcome.stalled),
+        guards=names,
+        marks_placed=outcome.marks_placed,
+        retry_after=opening.ttl / 1000 if status == "throttled" and opening.ttl >= 0 else None,
+        unconfirmed=outcome.unconfirmed,
+        active_scanned=this.active_scanned,
+        stalled_scanned=this.stalled_scanned,
+        calls=outcome.calls,
+        longest_call=outcome.longest_call,
+        duration=duration,
+        started_at=opening.server_time,
+        complete=not outcome.stopped,
+    )
+
+
+def _strings(ids: list[bytes]) -> tuple[str, ...]:
+    return tuple(map(to_str, ids))
+
+
+def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
+    """The whole sweep in one call of the script: O(active), and Redis serves nobody meanwhile."""
+    opening = read_opening((yield Commands(look_commands(task.keys))))
+    refuse(task, opening)
+    began = time.monotonic()
+    failed, recovered, status, left, held = yield from evaluate(
+        task.keys.script_keys,
+        (
+            task.keys.base,
+            task.policy.max_stalled_count,
+            0,
+            round(task.interval * 1000),
+            task.policy.to_json(status=True),
+        ),
+        task.exceptions,
+    )
+    took = time.monotonic() - began
+    stalled = [*recovered, *failed]
+    outcome = Outcome(recovered, failed, stalled, held=held, calls=1, longest_call=took)
+    opening = Opening(**{**opening.__dict__, "ttl": left})
+    return _report(task, this, opening, outcome, status.decode())

@@ -1,0 +1,284 @@
+"""The front door: `Sweeper`, one queue, blocking."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from . import engine as engines
+from . import guards, inspection
+from . import scan as pure
+from .authority import Authority, Fenced
+from .connect import Link, Source, is_passing
+from .dialects import base_of, choice, dialect_of, policy_of, seconds
+from .drive import drive
+from .errors import ConfigurationError, MQSweepError
+from .keys import ORDER
+from .lease import new_token
+from .report import Inspection, SweepReport
+from .sweep import Progress, Round, Task, sweep
+
+log = logging.getLogger("mqsweep")
+
+LONGEST_BACKOFF = 30.0
+"""Seconds between two tries of `Sweeper.run` while the server cannot be reached, at most."""
+
+
+class Sweeper:
+    """Finds and recovers the stalled jobs of one queue.
+
+    Recovery is at-least-once: a worker thought dead may finish its side effects while its job runs again.
+
+    Args:
+        client: a ``redis.Redis``, ``redis.RedisCluster``, a Sentinel master client, the same of ``valkey``; or a URL
+            that ``Redis.from_url`` takes. It is never closed, reconfigured or shared: connections of our own are
+            opened from its settings.
+        queue: the queue's name, without prefix.
+        dialect: ``echomq`` or ``bullmq``: key layout and recovery policy.
+        prefix: first part of every key; ``None`` = ``emq`` or ``bull``.
+        hash_tag: put the queue's name in braces; ``None`` = as the dialect does (``echomq`` yes, ``bullmq`` no).
+        interval: seconds between the starts of two sweeps; ``None`` = 30 for ``echomq``, 15 for ``bullmq``.
+        max_stalled_count: how many stalls a job survives.
+        max_attempts: how many attempts a job survives that does not say so itself (``echomq`` only); ``None`` = no
+            such ceiling.
+        mark: ``lockless`` marks stalled jobs only; ``active`` marks every active job, as BullMQ does.
+        requeue: where recovered jobs join ``wait``: ``back``, or ``front`` to be taken next; ``None`` = ``back`` for
+            ``echomq``, ``front`` for ``bullmq``.
+        grace: ``marks``. (``strict`` is not built yet.)
+        hold: guards that hold recoveries back. (Not built yet: must be empty.)
+        engine: ``auto``, ``rust``, ``python`` or ``script``; see `engine_info`.
+        max_pause: seconds that one call of the script may hold the server.
+        bullmq_version: the version of the BullMQ that owns the queue, where ``meta.version`` does not say it.
+        timeout: seconds to wait for a reply; the ``script`` engine waits without bound, since its one call may take
+            minutes.
+        on_progress: told how far a sweep has come, many times a second; must return at once.
+
+    Raises:
+        ConfigurationError: a value that cannot work; the text names it and what is allowed.
+        UnsupportedQueueError: a cluster client and a queue whose keys spread over slots.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        queue: str,
+        *,
+        dialect: str = "echomq",
+        prefix: str | None = None,
+        hash_tag: bool | None = None,
+        interval: float | None = None,
+        max_stalled_count: int = 1,
+        max_attempts: int | None = None,
+        mark: str = "lockless",
+        requeue: str | None = None,
+        grace: str = "marks",
+        hold: Iterable[str] = (),
+        engine: str = "auto",
+        max_pause: float = 0.005,
+        bullmq_version: str | None = None,
+        timeout: float = 10.0,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        spoken = dialect_of(dialect)
+        if choice("grace", grace, ("marks", "strict")) == "strict":
+            raise ConfigurationError("grace='strict': not built yet; use 'marks'")
+        if tuple(hold):
+            raise ConfigurationError(f"hold={tuple(hold)!r}: not built yet; leave it empty")
+        policy = policy_of(
+            spoken,
+            mark=mark,
+            requeue=requeue,
+            max_stalled_count=max_stalled_count,
+            max_attempts=max_attempts,
+            bullmq_version=bullmq_version,
+        )
+        keys = base_of(spoken, queue, prefix, hash_tag)
+        pause, patience = seconds("max_pause", max_pause, 0.0001), seconds("timeout", timeout)
+        every = spoken.interval if interval is None else seconds("interval", interval)
+        chosen = engines.choose(engine)
+        self._source = Source(client, keys)
+        self._link = Link(self._source, None if chosen.scan is None else patience)
+        self._task = Task(
+            queue=queue,
+            keys=keys,
+            policy=policy,
+            engine=chosen,
+            interval=every,
+            max_pause=pause,
+            exceptions=self._source.exceptions,
+            progress=on_progress or (lambda progress: None),
+        )
+        self._before: guards.Vitals | None = None
+        self._busy = threading.Lock()
+
+    @classmethod
+    def from_url(cls, url: str, queue: str, **options: Any) -> Self:
+        """A sweeper with a client of its own.
+
+        Args:
+            url: what ``Redis.from_url`` takes.
+            queue: the queue's name.
+            options: as for `Sweeper`.
+        """
+        if not isinstance(url, str):
+            raise ConfigurationError(f"url={type(url).__name__}: must be a string")
+        return cls(url, queue, **options)
+
+    @property
+    def engine(self) -> str:
+        """Whose scan is used: ``rust``, ``python``, or ``script``."""
+        return self._task.engine.name
+
+    @property
+    def interval(self) -> float:
+        """Seconds between the starts of two sweeps."""
+        return self._task.interval
+
+    def sweep(self) -> SweepReport:
+        """One sweep: mark what is stalled for the first time, recover what is stalled for the second.
+
+        Two sweeps of a queue start at least one interval apart, whoever makes them; one that comes too early does
+        nothing and reports ``throttled``.
+
+        Raises:
+            UnsupportedQueueError: a queue that mqsweep must not touch.
+            WrongTypeError: one of the queue's keys is of another type.
+            ScriptError: the script failed on the server.
+            ProtocolError: the server sent something that is not RESP2.
+            redis.exceptions.RedisError: faults of the connection and refusals of the server.
+        """
+        return self._sweep(Round(new_token()))
+
+    def _sweep(self, this: Round) -> SweepReport:
+        with self._busy:
+            this.before = self._before
+            report = drive(sweep(self._task, this), self._link)
+            self._before = this.vitals or self._before
+            return report
+
+    def run(
+        self, stop: threading.Event, on_report: Callable[[SweepReport], None] | None = None
+    ) -> None:
+        """Sweep at a fixed rate until the event is set.
+
+        The lease is kept alive between sweeps, which turns the built-in stalled check of every BullMQ worker into a
+        no-op; when this process dies, the key expires and they take over. Several processes may run this: one holds
+        the lease, the others wait for it. No signal handlers are installed.
+
+        Args:
+            stop: ends the run after the current batch.
+            on_report: called with each report, also of sweeps that were throttled.
+
+        Raises:
+            MQSweepError: the queue cannot be swept. Faults that pass (of the connection, a full or loading server)
+                are logged and waited out.
+            redis.exceptions.ResponseError: the server refuses for good, e.g. ``NOPERM``.
+        """
+        token = new_token()
+        due = time.monotonic()
+        failures = 0
+        last: Round | None = None
+        try:
+            while not stop.wait(max(0.0, due - time.monotonic())):
+                this = Round(token, stop.is_set, keep=self._task.engine.scan is not None)
+                try:
+                    report = self._sweep(this)
+                    wait = self._standby(this, report) if report.status == "throttled" else None
+                except Exception as fault:
+                    if isinstance(fault, MQSweepError) or not is_passing(fault):
+                        raise
+                    failures += 1
+                    pause = min(LONGEST_BACKOFF, self.interval, 0.25 * 2**failures)
+                    log.warning("%s: %s; trying again in %.1f s", self._task.queue, fault, pause)
+                    due = time.monotonic() + pause
+                    continue
+                failures = 0
+                if wait is None:
+                    last = this if report.status == "swept" else None
+                    due = max(due + self.interval, time.monotonic())
+                else:
+                    due = time.monotonic() + wait
+                if on_report is not None:
+                    on_report(report)
+        finally:
+            if last is not None:
+                self._release(last)
+
+    def _standby(self, this: Round, report: SweepReport) -> float:
+        """Seconds until the next try. A BullMQ check that has finished holds nobody up: its key becomes ours now."""
+        left = report.retry_after if report.retry_after is not None else self.interval
+        opening = this.opening
+        if opening is not None and opening.foreign_check and opening.holder is not None and opening.ttl > 0:
+            try:
+                ttl = round((left + 2 * self.interval) * 1000)
+                with self._busy:
+                    drive(self._authority(this.token).take_over(opening.holder, ttl), self._link)
+                return left
+            except Fenced:
+                pass
+        return min(left, self.interval) * (1 + random.random() / 20)
+
+    def _authority(self, token: bytes) -> Authority:
+        task = self._task
+        return Authority(
+            task.keys, task.policy, token, ttl=0, max_pause=task.max_pause, exceptions=task.exceptions
+        )
+
+    def _release(self, last: Round) -> None:
+        """Leave the lease what remains of one interval from the last sweep's start; a fault ends with the TTL."""
+        left = max(0, round((self.interval - (time.monotonic() - last.started)) * 1000))
+        try:
+            with self._busy:
+                drive(self._authority(last.token).expire(left), self._link)
+        except Fenced:
+            pass
+        except Exception as fault:
+            if not is_passing(fault):
+                raise
+            log.warning("%s: the lease could not be given back (%s); it expires by itself", self._task.queue, fault)
+
+    def inspect(self) -> Inspection:
+        """Who is stalled now. Writes nothing and takes no lease.
+
+        Raises:
+            As `sweep`, and UnsupportedQueueError when the server is a replica.
+        """
+        task = self._task
+        if task.engine.scan is None:
+            task = replace(task, engine=engines.Engine("python", pure.Scan))
+        with self._busy:
+            return drive(inspection.inspect(task), self._link)
+
+    def exists(self) -> bool:
+        """Whether any key of the queue exists. Asks the server.
+
+        Raises:
+            redis.exceptions.RedisError: faults of the connection and refusals of the server.
+        """
+        with self._busy:
+            (reply,) = self._link.commands([("EXISTS", *(self._task.keys.of(name) for name in ORDER))])
+        if isinstance(reply, Exception):
+            raise reply
+        return bool(reply)
+
+    def close(self) -> None:
+        """Close our own connections, and the client if it was made from a URL. Can be called twice."""
+        self._link.close()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
