@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import redis
@@ -237,3 +237,9 @@ class Link:
         if talk is not None:
             talk.disconnect()
         self.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

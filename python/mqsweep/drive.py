@@ -6,11 +6,13 @@ and can be driven by a blocking loop as here, or by any other.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .connect import Command, Link, Scanner
+from .report import SweepReport
 
 Result = TypeVar("Result")
 
@@ -34,12 +36,37 @@ class Abandon:
     """Drop the scan's connection, for the scan is not going to be finished; the answer is ``None``."""
 
 
-Request = Commands | Step | Abandon
+@dataclass(frozen=True)
+class Wait:
+    """Wait this many seconds, or until a stop is asked for; the answer says whether it was."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Hand a report to whoever listens; the answer is ``None``."""
+
+    report: SweepReport
+
+
+Request = Commands | Step | Abandon | Wait | Tell
 Steps = Generator[Request, Any, Result]
 
 
-def drive(steps: Steps[Result], link: Link) -> Result:
+def drive(
+    steps: Steps[Result],
+    link: Link,
+    stop: threading.Event | None = None,
+    on_report: Callable[[SweepReport], object] | None = None,
+) -> Result:
     """Run a generator of requests to its end over a blocking link.
+
+    Args:
+        steps: the generator.
+        link: where its bytes go.
+        stop: ends its waits; needed by generators that wait.
+        on_report: takes its reports.
 
     Raises:
         Exception: whatever the generator raises; faults of the connection are thrown into it first.
@@ -48,7 +75,7 @@ def drive(steps: Steps[Result], link: Link) -> Result:
         request = next(steps)
         while True:
             try:
-                answer = _perform(request, link)
+                answer = _perform(request, link, stop, on_report)
             except Exception as fault:
                 request = steps.throw(fault)
             else:
@@ -58,9 +85,21 @@ def drive(steps: Steps[Result], link: Link) -> Result:
         return result
 
 
-def _perform(request: Request, link: Link) -> Any:
-    if isinstance(request, Step):
-        return link.step(request.scan)
-    if isinstance(request, Abandon):
-        return link.abandon()
-    return link.commands(request.commands)
+def _perform(
+    request: Request,
+    link: Link,
+    stop: threading.Event | None,
+    on_report: Callable[[SweepReport], object] | None,
+) -> Any:
+    match request:
+        case Step(scan):
+            return link.step(scan)
+        case Commands(commands):
+            return link.commands(commands)
+        case Abandon():
+            return link.abandon()
+        case Tell(report):
+            return on_report(report) if on_report else None
+        case Wait(seconds):
+            assert stop is not None
+            return stop.wait(seconds)

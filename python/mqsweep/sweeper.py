@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
@@ -14,20 +11,15 @@ from typing import Any, Self
 from . import engine as engines
 from . import guards, inspection
 from . import scan as pure
-from .authority import Authority, Fenced
-from .connect import Link, Source, is_passing
+from .connect import Link, Source
 from .dialects import base_of, choice, dialect_of, policy_of, seconds
 from .drive import drive
-from .errors import ConfigurationError, MQSweepError
+from .errors import ConfigurationError
 from .keys import ORDER
 from .lease import new_token
 from .report import Inspection, SweepReport
+from .service import serve
 from .sweep import Progress, Round, Task, sweep
-
-log = logging.getLogger("mqsweep")
-
-LONGEST_BACKOFF = 30.0
-"""Seconds between two tries of `Sweeper.run` while the server cannot be reached, at most."""
 
 
 class Sweeper:
@@ -103,7 +95,8 @@ class Sweeper:
         every = spoken.interval if interval is None else seconds("interval", interval)
         chosen = engines.choose(engine)
         self._source = Source(client, keys)
-        self._link = Link(self._source, None if chosen.scan is None else patience)
+        self._timeout = None if chosen.scan is None else patience
+        self._link = Link(self._source, self._timeout)
         self._task = Task(
             queue=queue,
             keys=keys,
@@ -153,11 +146,8 @@ class Sweeper:
             ProtocolError: the server sent something that is not RESP2.
             redis.exceptions.RedisError: faults of the connection and refusals of the server.
         """
-        return self._sweep(Round(new_token()))
-
-    def _sweep(self, this: Round) -> SweepReport:
         with self._busy:
-            this.before = self._before
+            this = Round(new_token(), before=self._before)
             report = drive(sweep(self._task, this), self._link)
             self._before = this.vitals or self._before
             return report
@@ -180,68 +170,8 @@ class Sweeper:
                 are logged and waited out.
             redis.exceptions.ResponseError: the server refuses for good, e.g. ``NOPERM``.
         """
-        token = new_token()
-        due = time.monotonic()
-        failures = 0
-        last: Round | None = None
-        try:
-            while not stop.wait(max(0.0, due - time.monotonic())):
-                this = Round(token, stop.is_set, keep=self._task.engine.scan is not None)
-                try:
-                    report = self._sweep(this)
-                    wait = self._standby(this, report) if report.status == "throttled" else None
-                except Exception as fault:
-                    if isinstance(fault, MQSweepError) or not is_passing(fault):
-                        raise
-                    failures += 1
-                    pause = min(LONGEST_BACKOFF, self.interval, 0.25 * 2**failures)
-                    log.warning("%s: %s; trying again in %.1f s", self._task.queue, fault, pause)
-                    due = time.monotonic() + pause
-                    continue
-                failures = 0
-                if wait is None:
-                    last = this if report.status == "swept" else None
-                    due = max(due + self.interval, time.monotonic())
-                else:
-                    due = time.monotonic() + wait
-                if on_report is not None:
-                    on_report(report)
-        finally:
-            if last is not None:
-                self._release(last)
-
-    def _standby(self, this: Round, report: SweepReport) -> float:
-        """Seconds until the next try. A BullMQ check that has finished holds nobody up: its key becomes ours now."""
-        left = report.retry_after if report.retry_after is not None else self.interval
-        opening = this.opening
-        if opening is not None and opening.foreign_check and opening.holder is not None and opening.ttl > 0:
-            try:
-                ttl = round((left + 2 * self.interval) * 1000)
-                with self._busy:
-                    drive(self._authority(this.token).take_over(opening.holder, ttl), self._link)
-                return left
-            except Fenced:
-                pass
-        return min(left, self.interval) * (1 + random.random() / 20)
-
-    def _authority(self, token: bytes) -> Authority:
-        task = self._task
-        return Authority(
-            task.keys, task.policy, token, ttl=0, max_pause=task.max_pause, exceptions=task.exceptions
-        )
-
-    def _release(self, last: Round) -> None:
-        """Leave the lease what remains of one interval from the last sweep's start; a fault ends with the TTL."""
-        left = max(0, round((self.interval - (time.monotonic() - last.started)) * 1000))
-        try:
-            with self._busy:
-                drive(self._authority(last.token).expire(left), self._link)
-        except Fenced:
-            pass
-        except Exception as fault:
-            if not is_passing(fault):
-                raise
-            log.warning("%s: the lease could not be given back (%s); it expires by itself", self._task.queue, fault)
+        with Link(self._source, self._timeout) as link:  # its own: a `sweep` may go on in another thread
+            drive(serve(self._task, stop.is_set), link, stop, on_report)
 
     def inspect(self) -> Inspection:
         """Who is stalled now. Writes nothing and takes no lease.
