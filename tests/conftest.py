@@ -65,10 +65,8 @@ def _why_no_rust() -> str | None:
     return None
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Each engine in turn; ``rust`` is skipped where it is not built, unless MQSWEEP_REQUIRE_RUST=1."""
-    name: str = request.param
+def _usable(name: str) -> str:
+    """Skip the test where the native core is not built; fail it under MQSWEEP_REQUIRE_RUST=1."""
     if name == "rust":
         reason = _why_no_rust()
         if reason and os.environ.get("MQSWEEP_REQUIRE_RUST") == "1":
@@ -76,3 +74,15 @@ def engine(request: pytest.FixtureRequest) -> str:
         if reason:
             pytest.skip(reason)
     return name
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn; ``rust`` is skipped where it is not built, unless MQSWEEP_REQUIRE_RUST=1."""
+    return _usable(request.param)
+
+
+@pytest.fixture(params=(*ENGINES, "bare"))
+def way(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn, and the bare script with three arguments."""
+    return _usable(request.param)

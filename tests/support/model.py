@@ -38,7 +38,7 @@ Value = list[bytes] | set[bytes] | ZSet | Hash | bytes | Stream
 Keys = dict[bytes, Value]
 
 
-@dataclass
+@dataclass(repr=False)
 class State:
     """All keys of one queue, by what follows ``<base>:``; a key that is absent is empty.
 
@@ -47,6 +47,12 @@ class State:
     """
 
     keys: Keys = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        text = repr(self.keys)
+        return (
+            f"State({text})" if len(text) < 5_000 else f"State({text[:5_000]}... of {len(text)} characters)"
+        )
 
     def copy(self) -> State:
         """A state that shares nothing with this one."""

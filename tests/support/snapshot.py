@@ -6,6 +6,7 @@ Left out everywhere is ``stalled-check``: whose value and TTL belong to the leas
 from __future__ import annotations
 
 from collections import Counter
+from reprlib import Repr
 from typing import Any
 
 import redis
@@ -102,6 +103,19 @@ def settled(keys: Keys) -> dict[bytes, object]:
     if isinstance(active, list):
         out[b"active"] = Counter(active)
     return out
+
+
+def assert_same(found: dict[str, object], wanted: dict[str, object]) -> None:
+    """Compare two of them, naming only what differs, and cut: some ids are 70,000 bytes long."""
+    brief = Repr()
+    brief.maxother = brief.maxstring = 1_000
+    brief.maxdict = brief.maxlist = brief.maxset = brief.maxtuple = 40
+    wrong = [
+        f"{name}:\n  found  {brief.repr(found.get(name))}\n  wanted {brief.repr(wanted.get(name))}"
+        for name in sorted(found.keys() | wanted.keys())
+        if found.get(name) != wanted.get(name)
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
 
 
 def fix_times(keys: Keys, since_ms: int, until_ms: int, now_ms: int) -> None:

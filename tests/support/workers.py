@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -148,16 +148,28 @@ class Worker:
         self._killed = threading.Event()
         self._going = threading.Event()
         self._going.set()
+        self._paused = threading.Event()
 
     def run(self) -> None:
         """Work until stopped or killed."""
         while not self._killed.is_set():
-            self._going.wait()
+            if not self._going.is_set():
+                self._sleep()
+                continue
             if self._stopping.is_set() and not self.held:
                 return
             self._step()
         self.ledger.abandon(self.held)
         self.queue.lapse(self.held)
+
+    def _sleep(self) -> None:
+        """Be paused; on waking set every lock again first, as the seed's paused worker does."""
+        self._paused.set()
+        self._going.wait()
+        self._paused.clear()
+        if not self._killed.is_set():
+            for job_id in self.held:
+                self.queue.renew(job_id, self.token)
 
     def _step(self) -> None:
         if len(self.held) < self.hold and not self._stopping.is_set():
@@ -177,9 +189,11 @@ class Worker:
         job_id = self.held.pop(index)
         self.ledger.finish(job_id, self.queue.finish(job_id, self.token))
 
-    def pause(self) -> None:
-        """Stop between two steps, as a process under SIGSTOP does; its locks stand."""
+    def pause(self, timeout: float = 10.0) -> None:
+        """Stop between two steps and return when it has; its locks stand, until somebody lets them lapse."""
         self._going.clear()
+        if not self._paused.wait(timeout):
+            raise TimeoutError(f"{self.name} did not pause within {timeout} s")
 
     def resume(self) -> None:
         """Go on after a pause."""
@@ -207,6 +221,10 @@ class Crew:
         """Let a worker begin."""
         self._work[worker] = self._pool.submit(worker.run)
         return worker
+
+    def beside(self, task: Callable[[], None]) -> Future[None]:
+        """Let something else run in a thread of the same pool."""
+        return self._pool.submit(task)
 
     def join(self, worker: Worker, timeout: float = 10.0) -> None:
         """Wait until a worker has ended; raises what ended it, or TimeoutError."""

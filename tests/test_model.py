@@ -1,0 +1,151 @@
+"""Every engine leaves exactly what the reference model says, on random queues, hostile ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from support import model, snapshot
+from support.model import Keys, Outcome, Policy, State
+from support.states import benign, hostile, policies, states
+from support.ways import BASES, bare_script, expected, next_interval, sweeper, told
+
+NOW = 4_000_000_000_000
+"""What the model's clock says: far off, so that no time in a state is taken for one of the sweep's."""
+
+BATCH = 12
+"""Up to so many recoveries go in one call; the order of the front of wait is promised within one."""
+
+CHANGES = ("lapse", "renew", "lock", "finish", "mark")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A queue, a policy, and what workers do between the two sweeps, each to the job at an index of active."""
+
+    policy: Policy
+    state: State
+    between: list[tuple[int, str]]
+
+
+def cases(*dialects: str) -> st.SearchStrategy[Case]:
+    """Random cases of these dialects."""
+    return st.builds(
+        Case,
+        policy=st.sampled_from(dialects).flatmap(policies),
+        state=st.one_of(states(hostile), states(benign)),
+        between=st.lists(st.tuples(st.integers(0, 20), st.sampled_from(CHANGES)), max_size=4),
+    )
+
+
+def agree(
+    client: redis.Redis, base: bytes, policy: Policy, state: State, run: Callable[[], Any]
+) -> tuple[Outcome, Any, State]:
+    """Sweep server and model alike; both must leave the same. Returns both answers, and what is left."""
+    since = snapshot.server_ms(client)
+    answer = run()
+    until = snapshot.server_ms(client)
+    left = snapshot.dump(client, base)
+    found = State(left).copy().keys
+    snapshot.fix_times(found, since, until, NOW)
+    wanted = state.copy()
+    outcome = model.sweep(wanted, policy, NOW)
+    snapshot.assert_same(settled(found, policy, outcome), settled(wanted.keys, policy, outcome))
+    # The order in active is the server's to choose, so the next sweep of the model goes on from it.
+    return outcome, answer, State(left)
+
+
+def settled(keys: Keys, policy: Policy, outcome: Outcome) -> dict[str, object]:
+    """The keys as they are compared. Printable names, for the sake of the one who reads the difference."""
+    out = snapshot.settled(keys)
+    fresh = len(outcome.stalled)
+    if policy.to_front and fresh > BATCH:
+        for name in (b"wait", b"paused"):
+            items = out.get(name)
+            if isinstance(items, list):
+                out[name] = items[:-fresh] + sorted(items[-fresh:])
+    return {repr(name): value for name, value in sorted(out.items())}
+
+
+def change(client: redis.Redis, base: bytes, state: State, between: list[tuple[int, str]]) -> None:
+    """What workers do between two sweeps, to the server and to the model's state."""
+    for index, kind in between:
+        active = list(state.items(b"active"))
+        if not active:
+            return
+        job_id = active[index % len(active)]
+        lock = job_id + b":lock"
+        marks = set(state.members(b"stalled"))
+        if kind == "lapse":
+            state.keys.pop(lock, None)
+        elif kind in ("renew", "lock"):
+            state.put(lock, b"token")
+        if kind in ("renew", "finish"):
+            marks.discard(job_id)
+        if kind == "mark":
+            marks.add(job_id)
+        if kind == "finish":
+            state.keys.pop(lock, None)
+            state.put(b"active", [i for i in active if i != job_id])
+        state.put(b"stalled", marks)
+    client.flushdb()
+    snapshot.write(client, base, state)
+
+
+@pytest.mark.parametrize("dialect", ["echomq", "bullmq"])
+def test_engine_leaves_what_the_model_says(client: redis.Redis, engine: str, dialect: str) -> None:
+    """Two sweeps of one sweeper, with workers in between."""
+    base = BASES[dialect]
+
+    @given(cases(dialect))
+    def check(case: Case) -> None:
+        client.flushdb()
+        snapshot.write(client, base, case.state)
+        state = case.state
+        # A generous pause: how a call is cut by its clock is not what is compared here.
+        with sweeper(client, engine, case.policy, max_pause=1.0) as subject:
+            for sweep in (1, 2):
+                outcome, report, state = agree(client, base, case.policy, state, subject.sweep)
+                snapshot.assert_same(told(report), expected(outcome, engine))
+                if engine != "script":
+                    assert_reasons(report.refused, outcome.refused)
+                if sweep == 1:
+                    next_interval(client, base)
+                    change(client, base, state, case.between)
+
+    check()
+
+
+def assert_reasons(refused: dict[str, str], classes: dict[bytes, str]) -> None:
+    """Each refused id has a reason that names what is wrong with it."""
+    for job_id, word in classes.items():
+        reason = refused[job_id.decode("utf-8", "surrogateescape")]
+        assert word in reason, (job_id, word, reason)
+
+
+def test_bare_script_leaves_what_the_model_says(client: redis.Redis) -> None:
+    """Three arguments, as any language sends them; the time is the caller's."""
+    base = BASES["echomq"]
+
+    @given(states(hostile), st.sampled_from((1, 0, 3)))
+    def check(state: State, max_stalled: int) -> None:
+        client.flushdb()
+        snapshot.write(client, base, state)
+        policy = Policy(max_stalled_count=max_stalled)
+        for _ in (1, 2):
+            outcome, answer, state = agree(
+                client,
+                base,
+                policy,
+                state,
+                lambda: bare_script(client, base, max_stalled=max_stalled, now_ms=NOW),
+            )
+            assert answer == (outcome.failed, outcome.recovered)
+            next_interval(client, base)
+
+    check()
