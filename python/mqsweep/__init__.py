@@ -1,6 +1,7 @@
 """mqsweep: finds and recovers stalled jobs on BullMQ and EchoMQ queues without freezing Redis."""
 
 from ._version import __version__
+from .aio import AsyncSweeper
 from .engine import EngineInfo, engine_info
 from .errors import (
     ConfigurationError,
@@ -15,6 +16,7 @@ from .sweep import Progress
 from .sweeper import Sweeper
 
 __all__ = [
+    "AsyncSweeper",
     "ConfigurationError",
     "EngineInfo",
     "Inspection",

@@ -10,12 +10,13 @@ import importlib
 import os
 import re
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import redis
 
-from .errors import ConfigurationError, MQSweepError, ServerReplyError, UnsupportedQueueError
+from .errors import ConfigurationError, ServerReplyError, UnsupportedQueueError
 from .keys import QueueKeys, to_str
 
 Command = tuple[bytes | str | int, ...]
@@ -49,35 +50,6 @@ def mask_url(url: str) -> str:
     return f"{parts.scheme}://***@{shown or 'localhost'}:{port or 6379}/{parts.path.strip('/') or '0'}"
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether an error of the client library is likely to pass by itself, so that trying again later makes sense."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & _PASSING) or str(error).startswith(_PASSING_CODES)
-
-
-def client_of(client: Any) -> tuple[Any, bool]:
-    """A client, and whether it was made here from a URL.
-
-    Raises:
-        ConfigurationError: neither a client nor a URL that ``Redis.from_url`` takes.
-    """
-    if isinstance(client, str):
-        if not client.startswith(SCHEMES):
-            raise ConfigurationError(
-                f"client={mask_url(client)!r}: the URL must begin with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
-            )
-        try:
-            return redis.Redis.from_url(client), True
-        except (ValueError, TypeError) as fault:
-            # the fault's own text may quote the URL's options
-            raise ConfigurationError(f"client={mask_url(client)!r}: not a usable URL") from fault
-    if hasattr(client, "get_node_from_key") or hasattr(client, "connection_pool"):
-        if ".asyncio." in f"{type(client).__module__}.":
-            raise ConfigurationError(f"client={type(client).__name__}: an asyncio client; give a blocking one or a URL")
-        return client, False
-    raise ConfigurationError(f"client={type(client).__name__}: must be a redis.Redis, a redis.RedisCluster or a URL")
-
-
 class Scanner(Protocol):
     """The side of a scan that a connection sees."""
 
@@ -88,36 +60,74 @@ class Scanner(Protocol):
         """Take bytes that came back."""
 
 
+def is_passing(error: Exception) -> bool:
+    """Whether an error of the client library is likely to pass by itself, so that trying again later makes sense."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & _PASSING) or str(error).startswith(_PASSING_CODES)
+
+
+def client_of(client: Any, flavour: ModuleType = redis) -> tuple[Any, bool]:
+    """A client, and whether it was made here from a URL.
+
+    Args:
+        client: the user's client, or a URL.
+        flavour: ``redis`` for blocking clients, ``redis.asyncio`` for the others.
+
+    Raises:
+        ConfigurationError: neither a client of that flavour nor a URL that ``Redis.from_url`` takes.
+    """
+    if isinstance(client, str):
+        if not client.startswith(SCHEMES):
+            raise ConfigurationError(
+                f"client={mask_url(client)!r}: the URL must begin with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+            )
+        try:
+            return flavour.Redis.from_url(client), True
+        except (ValueError, TypeError) as fault:
+            # the fault's own text may quote the URL's options
+            raise ConfigurationError(f"client={mask_url(client)!r}: not a usable URL") from fault
+    name = type(client).__name__
+    if not hasattr(client, "get_node_from_key") and not hasattr(client, "connection_pool"):
+        raise ConfigurationError(f"client={name}: must be a redis.Redis, a redis.RedisCluster or a URL")
+    if (".asyncio." in f"{type(client).__module__}.") != (flavour is not redis):
+        raise ConfigurationError(
+            f"client={name}: Sweeper takes a blocking client, AsyncSweeper one of redis.asyncio; or give a URL"
+        )
+    return client, False
+
+
 class Source:
-    """Makes connections to the server that holds one queue.
+    """Knows how to connect to the server that holds one queue.
 
     Args:
         client: the user's client, or a URL.
         keys: the queue's keys.
+        timeout: seconds that a reply may take; ``None`` = no bound.
+        flavour: ``redis`` for blocking clients, ``redis.asyncio`` for the others.
 
     Raises:
         ConfigurationError: not a client.
         UnsupportedQueueError: a cluster client, and keys that would spread over slots.
     """
 
-    def __init__(self, client: Any, keys: QueueKeys) -> None:
-        self._client, self._owned = client_of(client)
+    def __init__(self, client: Any, keys: QueueKeys, timeout: float | None, flavour: ModuleType = redis) -> None:
+        self.client, self.owned = client_of(client, flavour)
         self._keys = keys
-        self._cluster = hasattr(self._client, "get_node_from_key")
+        self.timeout = timeout
+        self._cluster = hasattr(self.client, "get_node_from_key")
         if self._cluster and keys.hash_tag is None:
             raise UnsupportedQueueError(
                 f"the keys of {to_str(keys.base)!r} spread over cluster slots: "
                 "put the prefix or the queue's name in braces, e.g. prefix='{bull}'"
             )
-        root = type(self._client).__module__.split(".", 1)[0]
+        root = type(self.client).__module__.split(".", 1)[0]
         root = root if root in ("redis", "valkey") else "redis"
-        self._retry = importlib.import_module(f"{root}.retry")
+        self._retry = importlib.import_module(f"{root}.{'asyncio.' if flavour is not redis else ''}retry")
         self._backoff = importlib.import_module(f"{root}.backoff")
         self.exceptions: Any = importlib.import_module(f"{root}.exceptions")
-        self.faults: tuple[type[Exception], ...] = (self.exceptions.ConnectionError, self.exceptions.TimeoutError)
 
-    def open(self) -> Any:
-        """A connected connection: bytes, RESP2, no silent retries."""
+    def connection(self) -> Any:
+        """A new connection, not yet connected: bytes, RESP2, no silent retries."""
         pool = self._pool()
         settings = {name: v for name, v in pool.connection_kwargs.items() if not _NOT_OURS.search(name)}
         settings |= {
@@ -127,21 +137,27 @@ class Source:
             "retry_on_timeout": False,
             "retry_on_error": [],
             "health_check_interval": 0,
+            "socket_timeout": self.timeout,
         }
-        connection = pool.connection_class(**settings)
-        connection.connect()
-        return connection
+        return pool.connection_class(**settings)
 
     def _pool(self) -> Any:
+        """What holds the connection class and settings: a pool, or a node of a cluster."""
         if not self._cluster:
-            return self._client.connection_pool
-        node = self._client.get_node_from_key(self._keys.of("active"))
-        return self._client.get_redis_connection(node).connection_pool
+            return self.client.connection_pool
+        node = self.client.get_node_from_key(self._keys.of("active"))
+        return node if hasattr(node, "connection_kwargs") else self.client.get_redis_connection(node).connection_pool
 
-    def close(self) -> None:
-        """Close the client, if it was made here from a URL."""
-        if self._owned:
-            self._client.close()
+    def translate(self, fault: BaseException, connection: Any) -> BaseException:
+        """The client library's own exception for what happened on a raw socket."""
+        if isinstance(fault, ServerReplyError):
+            text = fault.message.decode("utf-8", "backslashreplace")
+            return cast(Exception, connection._parser.parse_error(text))
+        if isinstance(fault, TimeoutError):
+            return cast(Exception, self.exceptions.TimeoutError("Timeout reading from socket"))
+        if isinstance(fault, OSError):
+            return cast(Exception, self.exceptions.ConnectionError(f"Error while scanning: {fault}"))
+        return fault
 
 
 class Link:
@@ -151,12 +167,10 @@ class Link:
 
     Args:
         source: where connections come from.
-        timeout: seconds that a reply may take; ``None`` = no bound.
     """
 
-    def __init__(self, source: Source, timeout: float | None) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self._timeout = timeout
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
@@ -167,8 +181,8 @@ class Link:
             self._pid = os.getpid()
             connection = None
         if connection is None:
-            connection = self.source.open()
-            connection._sock.settimeout(self._timeout)
+            connection = self.source.connection()
+            connection.connect()
         return connection
 
     def commands(self, commands: Sequence[Command]) -> list[Any]:
@@ -213,17 +227,7 @@ class Link:
             scan.feed(chunk)
         except BaseException as fault:
             self.abandon()
-            raise self._translate(fault, connection) from fault
-
-    def _translate(self, fault: BaseException, connection: Any) -> BaseException:
-        if isinstance(fault, ServerReplyError):
-            text = fault.message.decode("utf-8", "backslashreplace")
-            return cast(Exception, connection._parser.parse_error(text))
-        if isinstance(fault, TimeoutError):
-            return cast(Exception, self.source.exceptions.TimeoutError("Timeout reading from socket"))
-        if isinstance(fault, OSError) and not isinstance(fault, MQSweepError):
-            return cast(Exception, self.source.exceptions.ConnectionError(f"Error while scanning: {fault}"))
-        return fault
+            raise self.source.translate(fault, connection) from fault
 
     def abandon(self) -> None:
         """Drop the scan's connection: replies of an unfinished scan may still be on it."""

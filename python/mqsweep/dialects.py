@@ -173,9 +173,7 @@ def policy_of(
     return Policy(
         dialect=dialect.name,
         mark=cast(Mark, choice("mark", mark, ("lockless", "active"))),
-        requeue=dialect.requeue
-        if requeue is None
-        else cast(Requeue, choice("requeue", requeue, ("back", "front"))),
+        requeue=dialect.requeue if requeue is None else cast(Requeue, choice("requeue", requeue, ("back", "front"))),
         max_stalled_count=stalls,
         max_attempts=attempts,
         bullmq_version=version,

@@ -81,9 +81,7 @@ def _standby(task: Task, this: Round, report: SweepReport) -> Steps[float]:
 
 
 def _authority(task: Task, this: Round) -> Authority:
-    return Authority(
-        task.keys, task.policy, this.token, ttl=0, max_pause=task.max_pause, exceptions=task.exceptions
-    )
+    return Authority(task.keys, task.policy, this.token, ttl=0, max_pause=task.max_pause, exceptions=task.exceptions)
 
 
 def _release(task: Task, last: Round) -> Steps[None]:

@@ -152,9 +152,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     if not scan.done:
         return "swept"
     seen = scan.sightings()
-    this.vitals = guards.Vitals(
-        opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled)
-    )
+    this.vitals = guards.Vitals(opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled))
     held = holds_back(task.policy, opening)
     yield from authority.apply(decide(seen, task.policy, hold=held))
     return "held" if held or authority.outcome.held else "swept"

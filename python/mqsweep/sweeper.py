@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Self
+
+import redis
 
 from . import engine as engines
 from . import guards, inspection
 from . import scan as pure
-from .connect import Link, Source
+from .connect import Command, Link, Source
 from .dialects import base_of, choice, dialect_of, policy_of, seconds
 from .drive import drive
 from .errors import ConfigurationError
@@ -22,10 +24,8 @@ from .service import serve
 from .sweep import Progress, Round, Task, sweep
 
 
-class Sweeper:
-    """Finds and recovers the stalled jobs of one queue.
-
-    Recovery is at-least-once: a worker thought dead may finish its side effects while its job runs again.
+class Front:
+    """What both front doors share: the options, checked.
 
     Args:
         client: a ``redis.Redis``, ``redis.RedisCluster``, a Sentinel master client, the same of ``valkey``; or a URL
@@ -55,6 +55,9 @@ class Sweeper:
         ConfigurationError: a value that cannot work; the text names it and what is allowed.
         UnsupportedQueueError: a cluster client and a queue whose keys spread over slots.
     """
+
+    _flavour: ModuleType
+    """Whose clients: ``redis`` or ``redis.asyncio``."""
 
     def __init__(
         self,
@@ -94,9 +97,8 @@ class Sweeper:
         pause, patience = seconds("max_pause", max_pause, 0.0001), seconds("timeout", timeout)
         every = spoken.interval if interval is None else seconds("interval", interval)
         chosen = engines.choose(engine)
-        self._source = Source(client, keys)
-        self._timeout = None if chosen.scan is None else patience
-        self._link = Link(self._source, self._timeout)
+        # one call of the script engine may take minutes, and what it did must be heard
+        self._source = Source(client, keys, None if chosen.scan is None else patience, self._flavour)
         self._task = Task(
             queue=queue,
             keys=keys,
@@ -108,7 +110,11 @@ class Sweeper:
             progress=on_progress or (lambda progress: None),
         )
         self._before: guards.Vitals | None = None
-        self._busy = threading.Lock()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a front door needs besides."""
+        raise NotImplementedError
 
     @classmethod
     def from_url(cls, url: str, queue: str, **options: Any) -> Self:
@@ -133,6 +139,28 @@ class Sweeper:
         """Seconds between the starts of two sweeps."""
         return self._task.interval
 
+    def _looking(self) -> Task:
+        """The task for an inspection: the script engine cannot look without writing, so the pure scan does."""
+        return self._task if self._task.engine.scan else replace(self._task, engine=engines.Engine("python", pure.Scan))
+
+    def _exists_command(self) -> Command:
+        return ("EXISTS", *(self._task.keys.of(name) for name in ORDER))
+
+
+class Sweeper(Front):
+    """Finds and recovers the stalled jobs of one queue.
+
+    Recovery is at-least-once: a worker thought dead may finish its side effects while its job runs again.
+
+    The arguments are those of `Front`. A sweeper may be used from several threads and after a fork.
+    """
+
+    _flavour = redis
+
+    def _prepare(self) -> None:
+        self._link = Link(self._source)
+        self._busy = threading.Lock()
+
     def sweep(self) -> SweepReport:
         """One sweep: mark what is stalled for the first time, recover what is stalled for the second.
 
@@ -152,9 +180,7 @@ class Sweeper:
             self._before = this.vitals or self._before
             return report
 
-    def run(
-        self, stop: threading.Event, on_report: Callable[[SweepReport], None] | None = None
-    ) -> None:
+    def run(self, stop: threading.Event, on_report: Callable[[SweepReport], None] | None = None) -> None:
         """Sweep at a fixed rate until the event is set.
 
         The lease is kept alive between sweeps, which turns the built-in stalled check of every BullMQ worker into a
@@ -170,7 +196,7 @@ class Sweeper:
                 are logged and waited out.
             redis.exceptions.ResponseError: the server refuses for good, e.g. ``NOPERM``.
         """
-        with Link(self._source, self._timeout) as link:  # its own: a `sweep` may go on in another thread
+        with Link(self._source) as link:  # its own: a `sweep` may go on in another thread
             drive(serve(self._task, stop.is_set), link, stop, on_report)
 
     def inspect(self) -> Inspection:
@@ -179,11 +205,8 @@ class Sweeper:
         Raises:
             As `sweep`, and UnsupportedQueueError when the server is a replica.
         """
-        task = self._task
-        if task.engine.scan is None:
-            task = replace(task, engine=engines.Engine("python", pure.Scan))
         with self._busy:
-            return drive(inspection.inspect(task), self._link)
+            return drive(inspection.inspect(self._looking()), self._link)
 
     def exists(self) -> bool:
         """Whether any key of the queue exists. Asks the server.
@@ -192,7 +215,7 @@ class Sweeper:
             redis.exceptions.RedisError: faults of the connection and refusals of the server.
         """
         with self._busy:
-            (reply,) = self._link.commands([("EXISTS", *(self._task.keys.of(name) for name in ORDER))])
+            (reply,) = self._link.commands([self._exists_command()])
         if isinstance(reply, Exception):
             raise reply
         return bool(reply)
@@ -200,7 +223,8 @@ class Sweeper:
     def close(self) -> None:
         """Close our own connections, and the client if it was made from a URL. Can be called twice."""
         self._link.close()
-        self._source.close()
+        if self._source.owned:
+            self._source.client.close()
 
     def __enter__(self) -> Self:
         return self
