@@ -77,7 +77,7 @@ def change(client: redis.Redis, base: bytes, state: State, between: list[tuple[i
     for index, kind in between:
         active = list(state.items(b"active"))
         if not active:
-            return
+            break
         job_id = active[index % len(active)]
         lock = job_id + b":lock"
         marks = set(state.members(b"stalled"))

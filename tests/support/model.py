@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 STALLS = b"job stalled more than allowable limit"
 ATTEMPTS = b"job stalled on its last attempt"
@@ -53,6 +53,9 @@ class State:
         return (
             f"State({text})" if len(text) < 5_000 else f"State({text[:5_000]}... of {len(text)} characters)"
         )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would print every field of every job
 
     def copy(self) -> State:
         """A state that shares nothing with this one."""

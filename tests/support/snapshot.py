@@ -28,6 +28,9 @@ def _write_key(pipe: Any, key: bytes, value: Value) -> None:
     if isinstance(value, bytes):
         pipe.set(key, value, px=_LOCK_TTL_MS if key.endswith(b":lock") else None)
     elif isinstance(value, Stream):
+        if not value:  # one that was trimmed to nothing is still there
+            pipe.xgroup_create(key, "g", mkstream=True)
+            pipe.xgroup_destroy(key, "g")
         for entry in value:
             pipe.execute_command("XADD", key, "*", *entry)
     elif isinstance(value, list):

@@ -148,7 +148,7 @@ class Worker:
         self._killed = threading.Event()
         self._going = threading.Event()
         self._going.set()
-        self._paused = threading.Event()
+        self._paused, self._awake = threading.Event(), threading.Event()
 
     def run(self) -> None:
         """Work until stopped or killed."""
@@ -164,12 +164,14 @@ class Worker:
 
     def _sleep(self) -> None:
         """Be paused; on waking set every lock again first, as the seed's paused worker does."""
+        self._awake.clear()
         self._paused.set()
         self._going.wait()
         self._paused.clear()
         if not self._killed.is_set():
             for job_id in self.held:
                 self.queue.renew(job_id, self.token)
+        self._awake.set()
 
     def _step(self) -> None:
         if len(self.held) < self.hold and not self._stopping.is_set():
@@ -195,9 +197,11 @@ class Worker:
         if not self._paused.wait(timeout):
             raise TimeoutError(f"{self.name} did not pause within {timeout} s")
 
-    def resume(self) -> None:
-        """Go on after a pause."""
+    def resume(self, timeout: float = 10.0) -> None:
+        """Go on after a pause; returns when the locks are set again."""
         self._going.set()
+        if not self._awake.wait(timeout):
+            raise TimeoutError(f"{self.name} did not wake within {timeout} s")
 
     def stop(self) -> None:
         """Take no more jobs, finish those in hand, end."""
