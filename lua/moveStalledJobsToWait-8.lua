@@ -30,8 +30,8 @@
     {"ok", entries consumed, microseconds, drift or next <from>, a letter per entry, {entry, text, ...},
      marks placed, events lost}
     r recovered, f past the ceiling, g ghost, l lock alive (mark taken back, or not set), u not marked,
-    m not found near its distance, x refused (text: why), s send again with the scheduler key (text: its rjk),
-    k marked, c mark taken back
+    m not found near its distance, x refused (text: why), k marked, c mark taken back
+  An entry that is not consumed, with a text: a scheduler's job; send it again with the key of that scheduler.
 
   A Lua error does not roll back. So all is read and checked first; then the push comes before the removal:
   a tear may leave a job twice, never lose it. Needs Redis 6.2 or any Valkey.
@@ -319,39 +319,39 @@ local function recover(entries, drift, budget, events, repeat_key, completed)
   local done, failed_before = call("ZMSCORE", completed, unpack(ids)), call("ZMSCORE", FAILED, unpack(ids))
   local find, taken, holes = finder(entries.distances), {}, {}
   local back, failed, gone, changes = {}, {}, {}, {}
-  local consumed = 0
+  local consumed, asked = 0, false
   for i, id in ipairs(ids) do
     if i > 1 and late(budget) then break end
-    consumed = i
     local letter, what
     if marked[i] == 0 then
       letter = "u"
     elseif alive[i] then
       letter = "l"
-      gone[#gone + 1] = id
     else
       letter, what = judge(id, entries.jobs[i], done[i] or failed_before[i], repeat_key, entries.schedulers[i])
     end
-    if letter == "r" or letter == "f" or letter == "g" then
-      local found
-      found, drift = locate(find, id, entries.distances[i], drift, taken)
-      if #found == 0 then
-        letter = "m"
-      else
-        for _, d in ipairs(found) do holes[#holes + 1] = d end
-        gone[#gone + 1] = id
-        if letter ~= "g" then
-          local lands_failed = letter == "f" and echomq
-          local into = lands_failed and failed or back
-          into[#into + 1] = id
-          changes[#changes + 1] = {entries.jobs[i], what, id, lands_failed and what[6] or nil}
-        end
-      end
-    elseif letter == "x" or letter == "s" then
-      texts[#texts + 1] = i
-      texts[#texts + 1] = what
+    -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
+    asked = asked or letter == "s"
+    if letter == "s" or (letter == "x" and not asked) then
+      texts[#texts + 1], texts[#texts + 2] = i, what
     end
-    letters[i] = letter
+    if not asked then
+      consumed = i
+      local found = {}
+      if letter == "r" or letter == "f" or letter == "g" then
+        found, drift = locate(find, id, entries.distances[i], drift, taken)
+        if #found == 0 then letter = "m" end
+      end
+      for _, d in ipairs(found) do holes[#holes + 1] = d end
+      if #found > 0 or letter == "l" then gone[#gone + 1] = id end
+      if letter == "r" or letter == "f" then
+        local reason = letter == "f" and echomq and what[6] or nil
+        local into = reason and failed or back
+        into[#into + 1] = id
+        changes[#changes + 1] = {entries.jobs[i], what, id, reason}
+      end
+      letters[i] = letter
+    end
   end
   local lost = commit(back, failed, gone, changes, holes, events)
   return consumed, drift + #holes, table.concat(letters), texts, lost

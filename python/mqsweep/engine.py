@@ -57,17 +57,24 @@ class EngineInfo:
         return asdict(self)
 
 
+def _load() -> Any:
+    """The native core, whatever its version; ``None`` when it is not there."""
+    try:
+        return importlib.import_module("mqsweep._core")
+    except ImportError:
+        return None
+
+
 def _native() -> tuple[Any, str]:
     """The native core, or ``None`` with the reason why there is none to use."""
-    try:
-        core = importlib.import_module("mqsweep._core")
-    except ImportError as fault:
-        return None, f"the native core is not there ({fault})"
+    core = _load()
+    if core is None:
+        return None, "the native core is not installed"
     if core.__version__ != __version__:
         return None, f"the native core is of version {core.__version__}, mqsweep of {__version__}; install it again"
     if not hasattr(core, "Scan"):
         return None, "the native core of this version reads replies only; its scan is not built yet"
-    return core, "the native core is there"
+    return core, "the native core is installed"
 
 
 def choose(requested: object = "auto") -> Engine:
@@ -98,19 +105,14 @@ def engine_info() -> EngineInfo:
     Raises:
         ConfigurationError: ``MQSWEEP_ENGINE`` asks for what is not there.
     """
+    chosen = choose()
     asked = os.environ.get(VARIABLE)
-    core, reason = _native()
-    if asked and asked != "auto":
-        reason = f"{VARIABLE}={asked}"
-    try:
-        profile: Any = importlib.import_module("mqsweep._core")
-    except ImportError:
-        profile = None
+    core = _load()
     return EngineInfo(
-        engine=choose().name,
-        reason=reason,
+        engine=chosen.name,
+        reason=f"{VARIABLE}={asked}" if asked and asked != "auto" else _native()[1],
         version=__version__,
-        core=getattr(profile, "__version__", None),
-        build_profile=getattr(profile, "build_profile", None),
+        core=getattr(core, "__version__", None),
+        build_profile=getattr(core, "build_profile", None),
         python=f"{platform.python_implementation()} {platform.python_version()}",
     )
