@@ -192,12 +192,14 @@ class Authority:
         Raises:
             Fenced: the lease was lost on the way; what was done until then stands.
         """
-        yield from self._mark(plan)
+        if not plan.cover:
+            yield from self._mark(plan)
         yield from self._recover(plan)
         yield from self._clear(plan.clear, self.outcome.cleared)
         yield from self._clear(plan.strays, self.outcome.strays)
         if plan.cover:
             yield from self._cover()
+            self.outcome.marked.extend(entry.job_id for entry in plan.mark)
 
     def _mark(self, plan: Plan) -> Steps[None]:
         def send(entries: Sequence[Entry], drift: int) -> Steps[list[Any]]:

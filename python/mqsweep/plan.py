@@ -47,7 +47,7 @@ class Plan:
     """What the script shall be asked to do, in this order.
 
     Attributes:
-        mark: jobs seen stalled for the first time, oldest first.
+        mark: jobs seen stalled for the first time, oldest first; with ``cover`` they are marked by that.
         recover: jobs seen stalled for the second time, oldest first.
         clear: ids whose lock was seen: their marks go.
         strays: ids not in active: their marks go.
@@ -75,7 +75,7 @@ def decide(seen: Seen, policy: Policy, *, hold: bool) -> Plan:
     second = tuple(Entry(job_id, places) for job_id, places, marked in seen.stalled if marked)
     first = tuple(Entry(job_id, places) for job_id, places, marked in seen.stalled if not marked)
     return Plan(
-        mark=() if cover else first,
+        mark=first,
         recover=() if hold else second,
         clear=() if cover else tuple(seen.locked_marks),
         strays=tuple(seen.strays),
