@@ -29,9 +29,6 @@ def trimmed(choose: Choose, size: int) -> State:
     if size < 20 and choose((False,) * 7 + (True,)):
         state.put(b"events", Stream([(b"event", b"added", b"jobId", b"%d" % n) for n in range(230)]))
         state.put(b"meta", {**state.meta, b"opts.maxLenEvents": choose((b"100", b"0", b"200"))})
-    elif state.meta.get(b"opts.maxLenEvents") == b"100" and size >= 20:
-        # Many batches trim often, one script trims once: how often is no part of the equality.
-        state.put(b"meta", {**state.meta, b"opts.maxLenEvents": b"10000"})
     return state
 
 

@@ -64,7 +64,9 @@ def settled(keys: Keys, policy: Policy, outcome: Outcome) -> dict[str, object]:
     """The keys as they are compared. Printable names, for the sake of the one who reads the difference."""
     out = snapshot.settled(keys)
     fresh = len(outcome.stalled)
-    if policy.to_front and fresh > BATCH:
+    # A job whose scheduler's key has to be declared first begins a batch of its own.
+    asks = policy.dialect == "bullmq" and any(b"rjk" in (State(keys).job(i) or {}) for i in outcome.stalled)
+    if policy.to_front and (asks or fresh > BATCH):
         for name in (b"wait", b"paused"):
             items = out.get(name)
             if isinstance(items, list):

@@ -35,10 +35,11 @@ ORDINARY_IDS = (
     b"{tag}",
 )
 HOSTILE_IDS = (
-    b"", b" ", b"\r\n", b"$-1\r\n", b"*3\r\n$1\r\na", b"a\x00b", b"\xff\xfe", b"\xc3", b"0:1", b"0:",
+    b"", b" ", b"\r\n", b"$-1\r\n", b"*3\r\n$1\r\na", b"a\x00b", b"\xff\xfe", b"\xc3",
     b"1:lock", b":lock", b"1:lock:lock", b"-1", b"1,2", b"%s%d", b"repeat:s1", b"repeat:", b"x" * 300, b"y" * 70_000,
-    *sorted(OWN_KEYS),
 )  # fmt: skip
+MARKER_IDS = (b"0:1", b"0:", b"0:1700000000000")
+"""BullMQ 4 kept markers among the jobs."""
 
 COUNTERS = (b"1", b"2", b"3", b"9", b"0", b"41")
 ODD_COUNTERS = (
@@ -128,7 +129,8 @@ def benign(choose: Choose, size: int) -> State:
         keys[b"marker"] = ZSet(choose(({b"0": 0.0}, {b"1": 5.0}, {b"0": 0.0, b"1": 7.0})))
     meta: Hash = {}
     if choose((False, True)):
-        meta[b"opts.maxLenEvents"] = choose((b"10000", b"20000", b"100"))
+        # Many batches trim often, one script trims once; with many events how often would show.
+        meta[b"opts.maxLenEvents"] = choose((b"10000", b"20000", b"100") if size < 20 else (b"10000",))
     if choose((False, True)):
         # Around the number of active jobs: reached, just freed by the recoveries, and far away.
         meta[b"concurrency"] = b"%d" % max(
@@ -149,7 +151,9 @@ def hostile(choose: Choose, size: int) -> State:
     lists: dict[bytes, list[bytes]] = {b"active": [], b"wait": [], b"paused": []}
     ends: dict[bytes, ZSet] = {b"completed": ZSet(), b"failed": ZSet()}
     marks: set[bytes] = set()
-    for number, job_id in enumerate(_ids(choose, size, ORDINARY_IDS + HOSTILE_IDS)):
+    for number, job_id in enumerate(
+        _ids(choose, size, ORDINARY_IDS, HOSTILE_IDS, MARKER_IDS, sorted(OWN_KEYS))
+    ):
         job = _fields(choose, COUNTERS + ODD_COUNTERS, OPTS + ODD_OPTS)
         kind = choose(("job",) * 8 + ("gone", "typed", "finished", "empty"))
         if kind == "finished" and choose((True, False)):
@@ -199,7 +203,7 @@ _PLACES: tuple[tuple[bytes, ...], ...] = (
 )  # fmt: skip
 
 _META: dict[bytes, tuple[bytes | None, ...]] = {
-    b"paused": (None, None, None, b"1", b""),
+    b"paused": (None, b"1", b""),
     b"version": (
         None,
         b"bullmq:6.2.0",
@@ -215,13 +219,13 @@ _META: dict[bytes, tuple[bytes | None, ...]] = {
 }
 
 
-def _ids(choose: Choose, size: int, special: Sequence[bytes]) -> list[bytes]:
-    """Ids, none twice: mostly numbers, some special ones."""
-    pool = list(special)
+def _ids(choose: Choose, size: int, *special: Sequence[bytes]) -> list[bytes]:
+    """Ids, none twice: mostly numbers, some of each special kind."""
+    pools = [list(kind) for kind in special]
     found = []
     for number in range(1, size + 1):
-        special_one = choose((False, False, True))
-        if special_one and pool:
+        pool = choose((*[[]] * (2 * len(pools)), *pools))
+        if pool:
             found.append(pool.pop(choose(range(len(pool)))))
         else:
             found.append(b"%d" % number)
@@ -244,6 +248,9 @@ def _fields(choose: Choose, counters: Sequence[bytes], opts: Sequence[bytes]) ->
         job[b"opts"] = choose(opts)
     if choose((False, False, False, True)):
         job[b"rjk"] = choose((b"s1", b"s2", b"gone", b""))
+        job[b"stc"] = choose(
+            (b"41", choose(counters))
+        )  # past every ceiling: only there does its scheduler matter
     if choose((False,) * 7 + (True,)):
         job[b"failedReason"] = b"an earlier attempt"
     return job
@@ -262,7 +269,7 @@ def _schedulers(choose: Choose, keys: Keys) -> None:
     """``s1`` as a scheduler of today, ``s2`` as one of old: scored, without a hash."""
     if choose((False, True)):
         keys.setdefault(b"repeat:s1", {b"name": b"every", b"every": b"1000"})
-    scored: dict[bytes, float] = choose(({}, {b"s1": 1.0}, {b"s2": 2.0}, {b"s1": 1.0, b"s2": 2.0}))
+    scored: dict[bytes, float] = choose(({}, {b"s1": 1.0}, {b"s2": 2.0}, {b"s2": 2.0, b"": 3.0}))
     if scored:
         keys[b"repeat"] = ZSet(scored)
 
