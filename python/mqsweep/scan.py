@@ -3,8 +3,8 @@
 A `Scan` says which bytes to send, is fed the bytes that came back, and tells at the end what it saw. It is written
 twice, here and in Rust (``_core.Scan``); fed the same bytes both say the same.
 
-Where all is well no Python loop runs per id: a chunk is cut by one ``bytes.split``, a window's framing is proven by
-mapping lengths in C, its lock checks are encoded by one ``join``, and each is settled by one small number.
+Where all is well no Python loop runs per id: replies are cut in C (see `mqsweep.reply`), a window's lock checks are
+encoded by one ``join``, and each is settled by one small number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from .errors import ProtocolError, ServerReplyError
+from .reply import ReplyReader
 
 MARKS = 1000
 """``COUNT`` of ``SSCAN``."""
@@ -22,9 +23,10 @@ REPLY_GOAL = 1 << 20
 """Bytes of a window's reply from which on windows get smaller."""
 PIECES = 8
 """Into how many a check of mixed locks is split."""
-LIMIT = 512 << 20
-"""Bytes of one element, the server's own bound."""
-_HEADERS = [b"$%d" % n for n in range(1024)]
+MARKS_MOST = 1 << 24
+"""Elements that one reply to ``SSCAN`` may have; a compactly stored set comes whole."""
+SHORT = 1024
+"""Ids of fewer bytes are encoded without a Python loop."""
 
 
 class Sightings(NamedTuple):
@@ -84,12 +86,11 @@ class Scan:
         self._window, self._check, self._depth = window, check, depth
         self._keep_locked = keep_locked
         self._overhead = len(base) + len(b":lock")
-        self._heads = [b":lock\r\n$%d\r\n%s" % (n + self._overhead, base) for n in range(len(_HEADERS))]
+        self._heads = [b":lock\r\n$%d\r\n%s" % (n + self._overhead, base) for n in range(SHORT)]
         self._base = base
         self._out: list[bytes] = []
         self._expected: deque[str | tuple[int, int] | _Check] = deque()
-        self._lines: list[bytes] = []
-        self._rest = b""
+        self._replies = ReplyReader()
         self._fault: Exception | None = None
         self._seen: set[bytes] = set()  # marks read
         self._marks_read = False  # SSCAN came to its end
@@ -133,7 +134,8 @@ class Scan:
         if self._fault is not None:
             raise self._fault
         try:
-            self._feed(data)
+            self._replies.feed(data)
+            self._read()
         except (ProtocolError, ServerReplyError) as fault:
             self._fault = fault
             raise
@@ -197,59 +199,42 @@ class Scan:
 
     # reading
 
-    def _feed(self, data: bytes) -> None:
-        parts = (self._rest + data).split(b"\r\n")
-        self._rest = parts.pop()
-        self._lines += parts
-        at = 0
-        while self._expected and at < len(self._lines):
-            after = self._take(at)
-            if after is None:
-                break
-            at = after
-        del self._lines[:at]
-        if len(self._rest) > LIMIT:
-            raise ProtocolError("an element is longer than 512 MiB")
-        if not self._expected and (self._lines or self._rest):
+    def _read(self) -> None:
+        while self._expected and self._take(self._expected[0]):
+            pass
+        if not self._expected and self._replies.pending:
             raise ProtocolError("the server sent a reply that was not asked for")
 
-    def _take(self, at: int) -> int | None:
-        """Read the next reply, if it is complete. Returns the line after it."""
-        asked = self._expected[0]
-        line = self._lines[at]
-        if line[:1] == b"-":
-            raise ServerReplyError(line[1:])
-        if isinstance(asked, _Check):
-            self._expected.popleft()
-            self._settle(asked, _integer(line))
-            return at + 1
-        if asked == "length":
-            self._expected.popleft()
-            self._left = self.active_total = _integer(line)
-            self._ask_windows()
-            return at + 1
+    def _take(self, asked: str | tuple[int, int] | _Check) -> bool:
+        """Read the reply to what was asked. Returns whether it was complete."""
         if isinstance(asked, tuple):
-            read = self._array(at, asked[0] - asked[1] + 1)
-            if read is None:
-                return None
+            ids = self._replies.bulks(asked[0] - asked[1] + 1)
+            if ids is None:
+                return False
             self._expected.popleft()
-            self._window_read(read[0], asked[1])
-            return read[1]
-        return self._take_marks(at)
-
-    def _take_marks(self, at: int) -> int | None:
-        if self._lines[at] != b"*2":
-            raise ProtocolError(f"unexpected reply to SSCAN: {_shown(self._lines[at])}")
-        if len(self._lines) < at + 4:
-            return None
-        cursor = self._lines[at + 2]
-        if not cursor.isdigit() or self._lines[at + 1] != b"$%d" % len(cursor):
-            raise ProtocolError(f"SSCAN's cursor is no number: {_shown(cursor)}")
-        read = self._array(at + 3, 1 << 24)
-        if read is None:
-            return None
+            self._window_read(ids, asked[1])
+            return True
+        if asked == "marks":
+            read = self._replies.scanned(MARKS_MOST)
+            if read is None:
+                return False
+            self._expected.popleft()
+            self._marks_read_on(*read)
+            return True
+        number = self._replies.integer()
+        if number is None:
+            return False
         self._expected.popleft()
-        fresh = [i for i in dict.fromkeys(read[0]) if i not in self._seen]
+        if isinstance(asked, _Check):
+            self._settle(asked, number)
+        else:
+            self._measured(number)
+        return True
+
+    # what replies mean
+
+    def _marks_read_on(self, cursor: bytes, ids: list[bytes]) -> None:
+        fresh = [i for i in dict.fromkeys(ids) if i not in self._seen]
         self._seen.update(fresh)
         if cursor != b"0":
             self._ask_marks(cursor)
@@ -257,47 +242,12 @@ class Scan:
             self._marks_read = True
         self._ask_locks(fresh, None)
         self._walk_if_ready()
-        return read[1]
 
-    def _array(self, at: int, most: int) -> tuple[list[bytes], int] | None:
-        """Read an array of bulk strings. Returns its elements and the line after it, or None: not complete."""
-        lines = self._lines
-        count = _length(lines[at], b"*", most)
-        end = at + 1 + 2 * count
-        if len(lines) < end:
-            return None
-        headers, ids = lines[at + 1 : end : 2], lines[at + 2 : end : 2]
-        try:
-            if list(map(_HEADERS.__getitem__, map(len, ids))) == headers:
-                return ids, end
-        except IndexError:
-            pass
-        return self._array_slowly(at, count)
-
-    def _array_slowly(self, at: int, count: int) -> tuple[list[bytes], int] | None:
-        """The same for ids that hold line ends or are long: cut by their lengths."""
-        raw = b"\r\n".join(self._lines[at + 1 :]) + b"\r\n" + self._rest
-        if at + 1 == len(self._lines):
-            raw = self._rest
-        ids: list[bytes] = []
-        start = 0
-        for _ in range(count):
-            stop = raw.find(b"\r\n", start)
-            if stop < 0:
-                return None
-            end = stop + 2 + _length(raw[start:stop], b"$", LIMIT)
-            if len(raw) < end + 2:
-                return None
-            if raw[end : end + 2] != b"\r\n":
-                raise ProtocolError("an element is longer than its header says")
-            ids.append(raw[stop + 2 : end])
-            start = end + 2
-        parts = raw[start:].split(b"\r\n")
-        self._rest = parts.pop()
-        self._lines[at + 1 :] = parts
-        return ids, at + 1
-
-    # what replies mean
+    def _measured(self, length: int) -> None:
+        if length < 0:
+            raise ProtocolError(f"LLEN answered {length}")
+        self._left = self.active_total = length
+        self._ask_windows()
 
     def _window_read(self, ids: list[bytes], low: int) -> None:
         self._windows_open -= 1
@@ -346,21 +296,3 @@ class Scan:
 
 def _bulk(data: bytes) -> bytes:
     return b"$%d\r\n%s\r\n" % (len(data), data)
-
-
-def _shown(data: bytes) -> str:
-    return ascii(data[:40])[1:]
-
-
-def _integer(line: bytes) -> int:
-    digits = line[1:]
-    if line[:1] != b":" or not digits.lstrip(b"-").isdigit() or len(digits) > 20:
-        raise ProtocolError(f"expected a number, got {_shown(line)}")
-    return int(digits)
-
-
-def _length(line: bytes, kind: bytes, most: int) -> int:
-    digits = line[1:]
-    if line[:1] != kind or not digits.isdigit() or len(digits) > 10 or int(digits) > most:
-        raise ProtocolError(f"expected {kind.decode()} and a length of at most {most}, got {_shown(line)}")
-    return int(digits)

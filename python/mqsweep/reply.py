@@ -1,0 +1,179 @@
+"""Reading replies: RESP2, cut anywhere, of the three shapes that a scan asks for.
+
+It is written twice, here and in Rust (``_core.ReplyReader``); fed the same bytes both say the same. Where all is well
+no Python loop runs per element: a chunk is cut by one ``bytes.split``, and an array's framing is proven by mapping
+lengths in C.
+"""
+
+from __future__ import annotations
+
+from .errors import ProtocolError, ServerReplyError
+
+LONGEST = 512 << 20
+"""Bytes of one element at most, the server's own bound."""
+LONGEST_LINE = 64 << 10
+"""Bytes of a line that is no element (a number, a header, an error) at most."""
+LONGEST_HEADER = 64
+"""Bytes of an element's header at most."""
+
+_HEADERS = [b"$%d" % n for n in range(1024)]
+_KNOWN_HEADERS = frozenset(_HEADERS)
+
+
+class ReplyReader:
+    """Takes bytes as they come and gives out replies in order.
+
+    Each of `integer`, `bulks` and `scanned` reads the next reply, or returns ``None`` while it is not complete. An
+    error reply raises `ServerReplyError`; bytes that are not the reply asked for raise `ProtocolError`. Memory is
+    bounded by what has arrived, never by what a header announces.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []  # complete lines; an element's header is one, its bytes another (or more)
+        self._at = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came back."""
+        parts = (self._rest + data).split(b"\r\n")
+        self._rest = parts.pop()
+        del self._lines[: self._at]
+        self._at = 0
+        self._lines += parts
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes have arrived that no reply was read from yet."""
+        return self._at < len(self._lines) or bool(self._rest)
+
+    def integer(self) -> int | None:
+        """The next reply, a number.
+
+        Raises:
+            ProtocolError: it is no number of 64 bits.
+            ServerReplyError: it is an error.
+        """
+        line = self._head()
+        if line is None:
+            return None
+        digits = line[1:]
+        bare = digits[1:] if digits[:1] == b"-" else digits
+        if line[:1] != b":" or not bare.isdigit() or len(bare) > 19 or not -(2**63) <= int(digits) < 2**63:
+            raise ProtocolError(f"expected a number, got {shown(line)}")
+        self._at += 1
+        return int(digits)
+
+    def bulks(self, most: int) -> list[bytes] | None:
+        """The next reply, an array of bulk strings.
+
+        Args:
+            most: elements that it may have.
+
+        Raises:
+            ProtocolError: it is no such array.
+            ServerReplyError: it is an error.
+        """
+        line = self._head()
+        if line is None:
+            return None
+        read = self._array(self._at, most)
+        if read is None:
+            return None
+        self._at = read[1]
+        return read[0]
+
+    def scanned(self, most: int) -> tuple[bytes, list[bytes]] | None:
+        """The next reply, a cursor and an array of bulk strings, as ``SSCAN`` sends it.
+
+        Args:
+            most: elements that the array may have.
+
+        Raises:
+            ProtocolError: it is no such pair.
+            ServerReplyError: it is an error.
+        """
+        line = self._head()
+        if line is None:
+            return None
+        if line != b"*2":
+            raise ProtocolError(f"expected a cursor and elements, got {shown(line)}")
+        at = self._at
+        if len(self._lines) < at + 4:
+            self._bound(LONGEST_LINE)
+            return None
+        cursor = self._lines[at + 2]
+        if not cursor.isdigit() or self._lines[at + 1] != b"$%d" % len(cursor):
+            raise ProtocolError(f"expected a cursor, got {shown(cursor)}")
+        read = self._array(at + 3, most)
+        if read is None:
+            return None
+        self._at = read[1]
+        return cursor, read[0]
+
+    def _head(self) -> bytes | None:
+        """The line that the next reply begins with."""
+        if self._at == len(self._lines):
+            self._bound(LONGEST_LINE)
+            return None
+        line = self._lines[self._at]
+        if line[:1] == b"-":
+            raise ServerReplyError(line[1:])
+        return line
+
+    def _bound(self, most: int) -> None:
+        if len(self._rest) > most:
+            raise ProtocolError(f"a line without end: {shown(self._rest)}")
+
+    def _array(self, at: int, most: int) -> tuple[list[bytes], int] | None:
+        """An array that begins at a line. Returns its elements and the line after it."""
+        lines = self._lines
+        count = _length(lines[at], b"*", most)
+        end = min(len(lines), at + 1 + 2 * count)
+        headers, elements = lines[at + 1 : end : 2], lines[at + 2 : end : 2]
+        open_header = headers.pop() if len(headers) > len(elements) else None
+        try:
+            framed = list(map(_HEADERS.__getitem__, map(len, elements))) == headers
+        except IndexError:
+            framed = False
+        if framed and len(elements) == count:
+            return elements, end
+        if framed and open_header is None and len(self._rest) <= LONGEST_HEADER:
+            return None
+        if framed and open_header in _KNOWN_HEADERS and len(self._rest) <= int(open_header[1:]) + 1:
+            return None
+        return self._array_by_length(at, count)
+
+    def _array_by_length(self, at: int, count: int) -> tuple[list[bytes], int] | None:
+        """The same for elements that hold line ends, are long, or are wrong: cut by what their headers say."""
+        raw = b"\r\n".join([*self._lines[at + 1 :], self._rest])
+        elements: list[bytes] = []
+        start = 0
+        for _ in range(count):
+            stop = raw.find(b"\r\n", start)
+            if stop < 0:
+                if len(raw) - start > LONGEST_HEADER:
+                    raise ProtocolError(f"a line without end: {shown(raw[start:])}")
+                return None
+            end = stop + 2 + _length(raw[start:stop], b"$", LONGEST)
+            if len(raw) < end + 2:
+                return None
+            if raw[end : end + 2] != b"\r\n":
+                raise ProtocolError(f"an element does not end where its header says: {shown(raw[end:])}")
+            elements.append(raw[stop + 2 : end])
+            start = end + 2
+        parts = raw[start:].split(b"\r\n")
+        self._rest = parts.pop()
+        self._lines[at + 1 :] = parts
+        return elements, at + 1
+
+
+def shown(data: bytes) -> str:
+    """Bytes of a server as an error may quote them: cut and escaped."""
+    return ascii(data[:40])[1:]
+
+
+def _length(line: bytes, kind: bytes, most: int) -> int:
+    digits = line[1:]
+    if line[:1] != kind or not digits.isdigit() or len(digits) > 10 or int(digits) > most:
+        raise ProtocolError(f"expected {kind.decode()} and a number up to {most}, got {shown(line)}")
+    return int(digits)
