@@ -52,7 +52,7 @@ def agree(
     until = snapshot.server_ms(client)
     left = snapshot.dump(client, base)
     found = State(left).copy().keys
-    snapshot.fix_times(found, since, until, NOW)
+    snapshot.fix_times(found, state, since, until, NOW)
     wanted = state.copy()
     outcome = model.sweep(wanted, policy, NOW)
     snapshot.assert_same(settled(found, policy, outcome), settled(wanted.keys, policy, outcome))

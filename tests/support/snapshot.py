@@ -121,8 +121,8 @@ def assert_same(found: dict[str, object], wanted: dict[str, object]) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def fix_times(keys: Keys, since_ms: int, until_ms: int, now_ms: int) -> None:
-    """Replace every time of failure inside the window by ``now_ms``, in place.
+def fix_times(keys: Keys, before: State, since_ms: int, until_ms: int, now_ms: int) -> None:
+    """Replace the times of those that failed since ``before`` by ``now_ms``, in place.
 
     Whoever reads the server's clock cannot be told what to find there; but the score in ``failed``
     and ``finishedOn`` of the job must be the same instant, within the sweep.
@@ -131,7 +131,7 @@ def fix_times(keys: Keys, since_ms: int, until_ms: int, now_ms: int) -> None:
     if not isinstance(failed, ZSet):
         return
     for job_id, score in failed.items():
-        if since_ms <= score <= until_ms:
+        if job_id not in before.scores(b"failed") and since_ms <= score <= until_ms:
             job = keys.get(job_id)
             assert isinstance(job, dict) and not isinstance(job, ZSet), job_id
             assert job.get(b"finishedOn") == b"%d" % score, (job_id, score, job)
