@@ -97,7 +97,7 @@ class Scan:
         self._walking = False
         self._marks_open = 0  # checks of marks that are not settled
         self._left = 0  # distance from which on active has not been asked for
-        self._windows_open = 0
+        self._windows_open = self._windows_read = 0
         self._size = min(FIRST_WINDOW, window)
         self._watched: dict[bytes, None] = {}  # marks whose place in active matters
         self._candidates: set[bytes] = set()  # marks without a lock
@@ -165,7 +165,7 @@ class Scan:
         self._expected.append("marks")
 
     def _ask_windows(self) -> None:
-        depth = self._depth if self.active_scanned else 1  # how long ids are shows in the first reply
+        depth = self._depth if self._windows_read else 1  # how long ids are shows in the first reply
         while self._left and self._windows_open < depth:
             low = max(1, self._left - self._size + 1)
             self._out.append(self._range_head + _bulk(b"-%d" % self._left) + _bulk(b"-%d" % low))
@@ -212,7 +212,7 @@ class Scan:
             if ids is None:
                 return False
             self._expected.popleft()
-            self._window_read(ids, asked[1])
+            self._window_read(ids, *asked)
             return True
         if asked == "marks":
             read = self._replies.scanned(MARKS_MOST)
@@ -249,13 +249,14 @@ class Scan:
         self._left = self.active_total = length
         self._ask_windows()
 
-    def _window_read(self, ids: list[bytes], low: int) -> None:
+    def _window_read(self, ids: list[bytes], high: int, low: int) -> None:
         self._windows_open -= 1
+        self._windows_read += 1
         self.active_scanned += len(ids)
         size = sum(map(len, ids))
         if size > REPLY_GOAL:
             self._size = max(1, self._size // 2)
-        elif size < REPLY_GOAL // 8 and len(ids) >= self._size:
+        elif size < REPLY_GOAL // 8 and high - low + 1 >= self._size:
             self._size = min(self._window, self._size * 4)
         if self._watched:
             self._met.update(self._watched.keys() & ids)

@@ -1,0 +1,26 @@
+//! The fast scan of mqsweep: bytes in, bytes out, no I/O.
+//!
+//! It only reads. What to do about what it saw is decided in Python, once, for both twins.
+
+mod border;
+pub mod reply;
+pub mod request;
+pub mod scan;
+
+use pyo3::prelude::*;
+
+/// `debug` or `release`, as this crate was built.
+const BUILD_PROFILE: &str = if cfg!(debug_assertions) {
+    "debug"
+} else {
+    "release"
+};
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("build_profile", BUILD_PROFILE)?;
+    module.add_class::<border::ReplyReader>()?;
+    module.add_class::<border::Scan>()?;
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! One look at a queue: its marks, then active from head to tail.
+//!
+//! The twin of `python/mqsweep/scan.py`: fed the same bytes both send and say the same.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use indexmap::IndexSet;
+
+use crate::reply::{Fault, ReplyReader};
+use crate::request;
+
+const MARKS: &[u8] = b"1000";
+const MARKS_MOST: usize = 1 << 24;
+const FIRST_WINDOW: usize = 16;
+const REPLY_GOAL: usize = 1 << 20;
+const PIECES: usize = 8;
+
+type Id = Box<[u8]>;
+
+/// What to look at, and how.
+#[derive(Debug)]
+pub struct Settings {
+    pub stalled: Vec<u8>,
+    pub active: Vec<u8>,
+    pub base: Vec<u8>,
+    pub window: usize,
+    pub check: usize,
+    pub depth: usize,
+    pub keep_locked: bool,
+}
+
+/// A stalled job: its id, its distances from the tail (ascending), whether it is marked.
+pub type Sight = (Id, Vec<u64>, bool);
+
+/// What a scan saw. An id is in one list only.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sightings {
+    pub stalled: Vec<Sight>,
+    pub locked_marks: Vec<Id>,
+    pub strays: Vec<Id>,
+}
+
+/// Locks asked for at once.
+#[derive(Debug)]
+struct Check {
+    ids: Vec<u8>,
+    ends: Vec<usize>,
+    /// Distance of the first id, the others follow descending; `None`: these are marks.
+    first: Option<u64>,
+}
+
+impl Check {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn id(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.ids[start..self.ends[index]]
+    }
+
+    fn part(&self, from: usize, to: usize) -> Self {
+        let ids = (from..to).map(|index| self.id(index));
+        Self::new(ids, self.first.map(|first| first - from as u64))
+    }
+
+    fn new<'a>(ids: impl Iterator<Item = &'a [u8]>, first: Option<u64>) -> Self {
+        let mut check = Self {
+            ids: Vec::new(),
+            ends: Vec::new(),
+            first,
+        };
+        for id in ids {
+            check.ids.extend_from_slice(id);
+            check.ends.push(check.ids.len());
+        }
+        check
+    }
+}
+
+#[derive(Debug)]
+enum Asked {
+    Marks,
+    Length,
+    /// Distances from and to, both included.
+    Window(u64, u64),
+    Check(Check),
+}
+
+/// One pass over a queue.
+#[derive(Debug)]
+pub struct Scan {
+    settings: Settings,
+    out: Vec<u8>,
+    expected: VecDeque<Asked>,
+    replies: ReplyReader,
+    fault: Option<Fault>,
+    seen: HashSet<Id>,
+    marks_read: bool,
+    walking: bool,
+    marks_open: usize,
+    left: u64,
+    windows_open: usize,
+    windows_read: usize,
+    size: usize,
+    watched: IndexSet<Id>,
+    candidates: HashSet<Id>,
+    met: HashSet<Id>,
+    locked: IndexSet<Id>,
+    lockless: HashMap<Id, Vec<u64>>,
+    pub active_scanned: u64,
+    pub active_total: u64,
+}
+
+impl Scan {
+    pub fn new(settings: Settings) -> Self {
+        let size = FIRST_WINDOW.min(settings.window);
+        let mut scan = Self {
+            settings,
+            out: Vec::new(),
+            expected: VecDeque::new(),
+            replies: ReplyReader::default(),
+            fault: None,
+            seen: HashSet::new(),
+            marks_read: false,
+            walking: false,
+            marks_open: 0,
+            left: 0,
+            windows_open: 0,
+            windows_read: 0,
+            size,
+            watched: IndexSet::new(),
+            candidates: HashSet::new(),
+            met: HashSet::new(),
+            locked: IndexSet::new(),
+            lockless: HashMap::new(),
+            active_scanned: 0,
+            active_total: 0,
+        };
+        scan.ask_marks(b"0");
+        scan
+    }
+
+    /// Whether all has been seen.
+    pub fn done(&self) -> bool {
+        self.walking && self.expected.is_empty() && self.fault.is_none()
+    }
+
+    /// Marks read so far, none counted twice.
+    pub fn stalled_scanned(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Bytes to send now; each is given out once.
+    pub fn outgoing(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Take bytes that came back, cut anywhere.
+    pub fn feed(&mut self, data: &[u8]) -> Result<(), Fault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        self.replies.feed(data);
+        self.read()
+            .inspect_err(|fault| self.fault = Some(fault.clone()))
+    }
+
+    /// What was seen; nothing while the scan is not done.
+    pub fn sightings(&self) -> Option<Sightings> {
+        if !self.done() {
+            return None;
+        }
+        let mut stalled = Vec::with_capacity(self.lockless.len());
+        for (id, distances) in &self.lockless {
+            let marked = self.candidates.contains(id);
+            if self.locked.contains(id) || (!marked && self.watched.contains(id)) {
+                continue;
+            }
+            let mut distances = distances.clone();
+            distances.sort_unstable();
+            distances.dedup();
+            stalled.push((id.clone(), distances, marked));
+        }
+        stalled.sort_unstable_by(|a, b| (a.1[0], &a.0).cmp(&(b.1[0], &b.0)));
+        let is_stray = |id: &&Id| !self.met.contains(*id) && !self.locked.contains(*id);
+        Some(Sightings {
+            stalled,
+            locked_marks: if self.settings.keep_locked {
+                Vec::new()
+            } else {
+                self.locked.iter().cloned().collect()
+            },
+            strays: self.watched.iter().filter(is_stray).cloned().collect(),
+        })
+    }
+
+    fn ask_marks(&mut self, cursor: &[u8]) {
+        request::command(
+            &mut self.out,
+            &[b"SSCAN", &self.settings.stalled, cursor, b"COUNT", MARKS],
+        );
+        self.expected.push_back(Asked::Marks);
+    }
+
+    fn ask_windows(&mut self) {
+        // how long ids are shows in the first reply
+        let depth = if self.windows_read > 0 {
+            self.settings.depth
+        } else {
+            1
+        };
+        while self.left > 0 && self.windows_open < depth {
+            let low = self.left.saturating_sub(self.size as u64 - 1).max(1);
+            let (from, to) = (format!("-{}", self.left), format!("-{low}"));
+            let parts: [&[u8]; 4] = [
+                b"LRANGE",
+                &self.settings.active,
+                from.as_bytes(),
+                to.as_bytes(),
+            ];
+            request::command(&mut self.out, &parts);
+            self.expected.push_back(Asked::Window(self.left, low));
+            self.windows_open += 1;
+            self.left = low - 1;
+        }
+    }
+
+    fn ask_check(&mut self, check: Check) {
+        if check.first.is_none() {
+            self.marks_open += 1;
+        }
+        let ids = (0..check.len()).map(|index| check.id(index));
+        request::exists(&mut self.out, &self.settings.base, ids);
+        self.expected.push_back(Asked::Check(check));
+    }
+
+    fn read(&mut self) -> Result<(), Fault> {
+        while let Some(asked) = self.expected.pop_front() {
+            if let Some(asked) = self.take(asked)? {
+                self.expected.push_front(asked); // not complete
+                return Ok(());
+            }
+        }
+        if self.replies.pending() {
+            return Err(Fault::Protocol(
+                "the server sent a reply that was not asked for".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Read the reply to what was asked; what was asked comes back if the reply is not complete.
+    fn take(&mut self, asked: Asked) -> Result<Option<Asked>, Fault> {
+        match asked {
+            Asked::Window(high, low) => {
+                let most = usize::try_from(high - low + 1).unwrap_or(usize::MAX);
+                let Some(ranges) = self.replies.bulks(most)? else {
+                    return Ok(Some(asked));
+                };
+                self.window_read(&ranges, high, low);
+            }
+            Asked::Marks => {
+                let Some((cursor, ranges)) = self.replies.scanned(MARKS_MOST)? else {
+                    return Ok(Some(asked));
+                };
+                self.marks_read_on(&cursor, &ranges);
+            }
+            Asked::Length => {
+                let Some(length) = self.replies.integer()? else {
+                    return Ok(Some(asked));
+                };
+                self.left = u64::try_from(length)
+                    .map_err(|_| Fault::Protocol(format!("LLEN answered {length}")))?;
+                self.active_total = self.left;
+                self.ask_windows();
+            }
+            Asked::Check(check) => {
+                let Some(alive) = self.replies.integer()? else {
+                    return Ok(Some(Asked::Check(check)));
+                };
+                self.settle(&check, alive)?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn marks_read_on(&mut self, cursor: &[u8], ranges: &[std::ops::Range<usize>]) {
+        let mut fresh = Vec::new();
+        for range in ranges {
+            let id = self.replies.element(range);
+            if !self.seen.contains(id) {
+                self.seen.insert(id.into());
+                fresh.push(range);
+            }
+        }
+        let checks: Vec<_> = fresh
+            .chunks(self.settings.check)
+            .map(|part| Check::new(part.iter().map(|range| self.replies.element(range)), None))
+            .collect();
+        if cursor == b"0" {
+            self.marks_read = true;
+        } else {
+            self.ask_marks(cursor);
+        }
+        for check in checks {
+            self.ask_check(check);
+        }
+        self.walk_if_ready();
+    }
+
+    fn window_read(&mut self, ranges: &[std::ops::Range<usize>], high: u64, low: u64) {
+        self.windows_open -= 1;
+        self.windows_read += 1;
+        self.active_scanned += ranges.len() as u64;
+        let size: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+        if size > REPLY_GOAL {
+            self.size = (self.size / 2).max(1);
+        } else if size < REPLY_GOAL / 8 && high - low + 1 >= self.size as u64 {
+            self.size = (self.size * 4).min(self.settings.window);
+        }
+        if !self.watched.is_empty() {
+            for id in ranges.iter().map(|range| self.replies.element(range)) {
+                if self.watched.contains(id) && !self.met.contains(id) {
+                    self.met.insert(id.into());
+                }
+            }
+        }
+        self.ask_windows();
+        let mut first = low + ranges.len() as u64;
+        for part in ranges.chunks(self.settings.check) {
+            let ids = part.iter().map(|range| self.replies.element(range));
+            let check = Check::new(ids, Some(first - 1));
+            first -= part.len() as u64;
+            self.ask_check(check);
+        }
+    }
+
+    fn settle(&mut self, check: &Check, alive: i64) -> Result<(), Fault> {
+        let count = check.len();
+        let alive = usize::try_from(alive)
+            .ok()
+            .filter(|alive| *alive <= count)
+            .ok_or_else(|| Fault::Protocol(format!("EXISTS of {count} keys answered {alive}")))?;
+        if check.first.is_none() {
+            self.marks_open -= 1;
+        }
+        if 0 < alive && alive < count {
+            let piece = count.div_ceil(PIECES);
+            for from in (0..count).step_by(piece) {
+                self.ask_check(check.part(from, (from + piece).min(count)));
+            }
+        } else {
+            self.settled(check, alive > 0);
+        }
+        self.walk_if_ready();
+        Ok(())
+    }
+
+    /// All of these have a lock, or none has.
+    fn settled(&mut self, check: &Check, alive: bool) {
+        let ids = (0..check.len()).map(|index| check.id(index));
+        match (check.first, alive) {
+            (None, true) if self.settings.keep_locked => self.watched.extend(ids.map(Id::from)),
+            (None, true) => self.locked.extend(ids.map(Id::from)),
+            (None, false) => {
+                for id in ids {
+                    self.watched.insert(id.into());
+                    self.candidates.insert(id.into());
+                }
+            }
+            (Some(first), false) => {
+                for (distance, id) in (0..=first).rev().zip(ids) {
+                    if let Some(distances) = self.lockless.get_mut(id) {
+                        distances.push(distance);
+                    } else {
+                        self.lockless.insert(id.into(), vec![distance]);
+                    }
+                }
+            }
+            (Some(_), true) if !self.candidates.is_empty() => {
+                for id in ids {
+                    if self.candidates.contains(id) {
+                        self.locked.insert(id.into());
+                    }
+                }
+            }
+            (Some(_), true) => {}
+        }
+    }
+
+    /// The walk begins when every mark is settled: only then is it known which ids to look out for.
+    fn walk_if_ready(&mut self) {
+        if self.marks_read && self.marks_open == 0 && !self.walking {
+            self.walking = true;
+            request::command(&mut self.out, &[b"LLEN", &self.settings.active]);
+            self.expected.push_back(Asked::Length);
+        }
+    }
+}
