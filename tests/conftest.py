@@ -86,3 +86,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 def way(request: pytest.FixtureRequest) -> str:
     """Each engine in turn, and the bare script with three arguments."""
     return _usable(request.param)
+
+
+@pytest.fixture(params=(*ENGINES, "bare"))
+def other_way(request: pytest.FixtureRequest) -> str:
+    """As ``way``, for tests where two of them meet."""
+    return _usable(request.param)

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,8 +24,9 @@ from support.workers import Crew, EchoQueue, Ledger, Worker, crew
 
 BASE = BASES["echomq"]
 WORKERS = 4
-HOLD = 6
-DEATHS = 12
+HOLD = 250  # so that a death fills several batches
+DEATHS = 8
+STEPS = 150  # what the workers do between two events, at least
 LIMIT = 30.0  # seconds; a case takes one or two, and only a fault takes longer
 
 
@@ -38,8 +39,26 @@ class Scene:
         self.enough = threading.Event()
         self._server, self._team = server, team
         self._names = iter(range(1_000_000))
+        queue = EchoQueue(server.client(), BASE)
+        seeds = [b"seed-%d" % number for number in range(2 * WORKERS * HOLD)]
+        for job_id in seeds:
+            self.ledger.add(job_id)
+        queue.add(*seeds)
         self.workers = [self.hire() for _ in range(WORKERS)]
+        self.wait_for(lambda: all(len(worker.held) > HOLD // 2 for worker in self.workers))
         self.producer = team.beside(self.produce)
+
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        """Let the workers work until something is so."""
+        deadline = time.monotonic() + LIMIT
+        while not ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def let_work(self) -> None:
+        """Let the workers do some work."""
+        goal = self.ledger.steps + STEPS
+        self.wait_for(lambda: self.ledger.steps >= goal)
 
     def hire(self) -> Worker:
         """One more worker."""
@@ -52,7 +71,7 @@ class Scene:
         queue = EchoQueue(self._server.client(), BASE)
         number = 0
         while not self.enough.is_set():
-            if queue.client.llen(queue.key(b"wait")) > 50:
+            if queue.client.llen(queue.key(b"wait")) > 400:
                 self.enough.wait(0.001)
                 continue
             job_id = b"%d" % number if number % 2 else b"job-%d:x" % number
@@ -115,8 +134,10 @@ def test_every_id_is_accounted_for_under_load(
             scene.kill_one()
             sweep()
             sleeper = scene.pause_one()
+            scene.let_work()
             sweep()
             sleeper.resume()
+            scene.let_work()
             sweep()
         scene.stop_adding()
         while settled(client) < len(scene.ledger.added):

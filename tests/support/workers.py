@@ -51,7 +51,7 @@ class Ledger:
         self.finished: Counter[bytes] = Counter()
         self.abandoned: Counter[bytes] = Counter()
         self.rejected: Counter[int] = Counter()
-        self.renewals = 0
+        self.steps = 0
 
     def add(self, job_id: bytes) -> None:
         """A job went into wait."""
@@ -61,6 +61,7 @@ class Ledger:
     def finish(self, job_id: bytes, verdict: int) -> None:
         """A worker tried to finish a job; 1 = it did."""
         with self._lock:
+            self.steps += 1
             if verdict == 1:
                 self.finished[job_id] += 1
             else:
@@ -74,7 +75,7 @@ class Ledger:
     def renew(self) -> None:
         """A lock was renewed."""
         with self._lock:
-            self.renewals += 1
+            self.steps += 1
 
 
 class EchoQueue:
@@ -88,11 +89,12 @@ class EchoQueue:
         """A key of the queue."""
         return self.base + b":" + name
 
-    def add(self, job_id: bytes, **fields: str) -> None:
-        """Add a job to wait, and wake a worker."""
+    def add(self, *job_ids: bytes, **fields: str) -> None:
+        """Add jobs to wait, and wake a worker."""
         pipe = self.client.pipeline()
-        pipe.hset(self.key(job_id), mapping={"name": "paint", "data": "{}", **fields})
-        pipe.lpush(self.key(b"wait"), job_id)
+        for job_id in job_ids:
+            pipe.hset(self.key(job_id), mapping={"name": "paint", "data": "{}", **fields})
+            pipe.lpush(self.key(b"wait"), job_id)
         pipe.zadd(self.key(b"marker"), {"0": 0})
         pipe.execute()
 
