@@ -20,7 +20,7 @@ MARKS = 1000
 """``COUNT`` of ``SSCAN``."""
 FIRST_WINDOW = 16
 REPLY_GOAL = 1 << 20
-"""Bytes of a window's reply from which on windows get smaller."""
+"""Bytes that a window's reply should not exceed: what one did tells how large the next may be."""
 PIECES = 8
 """Into how many a check of mixed locks is split."""
 MARKS_MOST = 1 << 24
@@ -255,7 +255,7 @@ class Scan:
         self.active_scanned += len(ids)
         size = sum(map(len, ids))
         if size > REPLY_GOAL:
-            self._size = max(1, self._size // 2)
+            self._size = max(1, len(ids) * REPLY_GOAL // size)
         elif size < REPLY_GOAL // 8 and high - low + 1 >= self._size:
             self._size = min(self._window, self._size * 4)
         if self._watched:

@@ -315,7 +315,7 @@ impl Scan {
         self.active_scanned += ranges.len() as u64;
         let size: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         if size > REPLY_GOAL {
-            self.size = (self.size / 2).max(1);
+            self.size = (ranges.len() * REPLY_GOAL / size).max(1);
         } else if size < REPLY_GOAL / 8 && high - low + 1 >= self.size as u64 {
             self.size = (self.size * 4).min(self.settings.window);
         }

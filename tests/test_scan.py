@@ -1,0 +1,311 @@
+"""The scan and its twin: against real servers over a raw socket, and fed bytes of any kind."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from support.servers import Server
+from support.twins import TWINS, both, twin
+
+from mqsweep import ProtocolError
+from mqsweep.errors import ServerReplyError
+
+BASE = b"bull:q"
+ODD_IDS = (b"", b"\r\n", b"a\r\n$1\r\nb", b"\x00", b"\xff\xfe", b"1:lock", b"y" * 1500)
+
+
+@pytest.fixture(params=TWINS)
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes a scan of the queue, by each twin in turn."""
+    return maker(twin(request.param))
+
+
+def maker(module: Any) -> Callable[..., Any]:
+    """Makes scans of the queue by one twin."""
+    return lambda **how: module.Scan(stalled=BASE + b":stalled", active=BASE + b":active", base=BASE + b":", **how)
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[socket.socket]:
+    """A raw connection to the server."""
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(20)
+        raw.connect(server.socket)
+        yield raw
+
+
+def step(scan: Any, wire: socket.socket, size: int = 1 << 16) -> int:
+    """One exchange. Returns how many bytes were sent."""
+    out = scan.outgoing()
+    wire.sendall(out)
+    scan.feed(wire.recv(size))
+    return len(out)
+
+
+def look(scan: Any, wire: socket.socket, size: int = 1 << 16) -> Any:
+    """Drive a scan to its end."""
+    while not scan.done:
+        step(scan, wire, size)
+    assert scan.outgoing() == b""
+    return scan.sightings()
+
+
+def fill(client: redis.Redis, ids: Sequence[bytes], locked: Sequence[bytes] = (), marked: Sequence[bytes] = ()) -> None:
+    """Put ids into active, the first one oldest (at the tail)."""
+    pipe = client.pipeline(transaction=False)
+    for job_id in ids:
+        pipe.lpush(BASE + b":active", job_id)
+    for job_id in locked:
+        pipe.set(BASE + b":" + job_id + b":lock", b"token")
+    for job_id in marked:
+        pipe.sadd(BASE + b":stalled", job_id)
+    pipe.execute()
+
+
+def numbers(count: int) -> list[bytes]:
+    """So many ids."""
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 99, 100, 101, 1015, 1016, 1017, 5000])
+def test_sees_every_job_with_its_distance(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket, count: int
+) -> None:
+    ids = numbers(count)
+    fill(client, ids)
+    seen = look(make(), wire)
+    assert seen.stalled == [(job_id, (place + 1,), False) for place, job_id in enumerate(ids)]
+    assert (seen.active_scanned, seen.stalled_scanned, seen.strays, seen.locked_marks) == (count, 0, [], [])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.003, 0.05, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("marks", ["none", "all", "some"])
+def test_tells_dead_from_living_at_any_share(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket, share: float, marks: str
+) -> None:
+    chance = random.Random(f"{share} {marks}")
+    ids = numbers(3000)
+    dead = {job_id for job_id in ids if chance.random() < share}
+    marked = {"none": [], "all": ids, "some": [i for i in ids if chance.random() < 0.5]}[marks]
+    strays, gone = numbers(3100)[3000:], [b"locked-stray"]
+    fill(client, ids, [i for i in ids if i not in dead] + gone, [*marked, *strays, *gone])
+    seen = look(make(), wire)
+    there = set(marked)
+    assert seen.stalled == [(i, (place + 1,), i in there) for place, i in enumerate(ids) if i in dead]
+    assert sorted(seen.locked_marks) == sorted({i for i in marked if i not in dead} | set(gone))
+    assert sorted(seen.strays) == sorted(strays)
+    assert seen.stalled_scanned == len(marked) + 101
+
+
+def test_marks_of_the_living_may_be_meant_to_stand(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket
+) -> None:
+    fill(client, [b"dead", b"alive"], [b"alive", b"gone"], [b"dead", b"alive", b"gone", b"stray"])
+    seen = look(make(keep_locked=True), wire)
+    assert seen.stalled == [(b"dead", (1,), True)]
+    assert seen.locked_marks == []
+    assert sorted(seen.strays) == [b"gone", b"stray"]  # not in active, so its mark goes, lock or no lock
+
+
+def test_odd_ids_and_duplicates(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
+    ids = [*ODD_IDS, b"z" * (1 << 20), b"1", *ODD_IDS[:2]]
+    fill(client, ids, [b"1"], [ODD_IDS[2]])
+    seen = look(make(), wire, size=997)
+    assert dict((i, places) for i, places, _ in seen.stalled) == {
+        job_id: tuple(place + 1 for place, other in enumerate(ids) if other == job_id)
+        for job_id in ids
+        if job_id != b"1"
+    }
+    assert [i for i, _, marked in seen.stalled if marked] == [ODD_IDS[2]]
+
+
+def test_long_ids_make_small_windows(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
+    """A thousand elements of a megabyte would be a reply of a gigabyte."""
+    fill(client, [b"%d" % number + b"x" * (1 << 20) for number in range(40)])
+    client.config_resetstat()
+    scan = make()
+    most = 0
+    while not scan.done:
+        most = max(most, step(scan, wire, 1 << 20))
+    assert len(scan.sightings().stalled) == 40
+    assert most < 24 << 20  # the first window shows how long they are: its locks are asked for at once
+    assert client.info("commandstats")["cmdstat_lrange"]["calls"] > 10
+
+
+def test_healthy_queue_costs_few_commands(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
+    ids = numbers(20_000)
+    fill(client, ids, ids)
+    client.config_resetstat()
+    look(make(), wire)
+    stats = client.info("commandstats")
+    calls = {name: stats[f"cmdstat_{name}"]["calls"] for name in ("sscan", "llen", "lrange", "exists")}
+    assert (calls["sscan"], calls["llen"]) == (1, 1)
+    assert calls["lrange"] <= 20_000 / 1000 + 12
+    assert calls["exists"] <= 20_000 / 100 + 12
+
+
+def test_nothing_that_stays_is_missed_while_the_list_changes(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket
+) -> None:
+    """Workers push at the head and remove anywhere between two exchanges; every id that stays is seen."""
+    chance = random.Random(5)
+    for _ in range(15):
+        client.flushdb()
+        ids = numbers(700)
+        fill(client, ids)
+        scan = make(window=50)
+        gone: set[bytes] = set()
+        new = 0
+        while not scan.done:
+            for job_id in chance.sample(ids, 12):
+                client.lrem(BASE + b":active", 1, job_id)
+                gone.add(job_id)
+            for _ in range(chance.randrange(20)):
+                client.lpush(BASE + b":active", b"new-%d" % new)
+                new += 1
+            step(scan, wire, 600)
+        seen = scan.sightings()
+        assert {i for i, _, _ in seen.stalled} >= set(ids) - gone
+        left = client.lrange(BASE + b":active", 0, -1)
+        place = {job_id: len(left) - index for index, job_id in enumerate(left)}
+        for job_id, distances, _ in seen.stalled:  # where it stands now is never farther than where it was seen
+            assert job_id not in place or place[job_id] <= distances[0]
+
+
+def test_list_that_empties_under_the_walk(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
+    fill(client, numbers(50_000))
+    client.config_resetstat()
+    scan = make()
+    while scan.active_total == 0:
+        step(scan, wire)
+    client.delete(BASE + b":active")
+    look(scan, wire)
+    assert client.info("commandstats")["cmdstat_lrange"]["calls"] < 80
+
+
+@pytest.mark.parametrize("key", ["stalled", "active"])
+def test_wrong_type_is_the_servers_error(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket, key: str
+) -> None:
+    client.set(BASE + b":" + key.encode(), "x")
+    scan = make()
+    with pytest.raises(ServerReplyError, match="WRONGTYPE"):
+        look(scan, wire)
+    with pytest.raises(ServerReplyError, match="WRONGTYPE"):
+        scan.feed(b"")  # it is dead, and says so again
+    assert not scan.done
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"*2\r\n$1\r\n0\r\n*0\r\n:0\r\n:0\r\n",
+        b"*2\r\n$1\r\n0\r\n*0\r\n:-1\r\n",
+        b"*2\r\n$1\r\n0\r\n*0\r\n:1\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n:2\r\n",
+        b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n:-1\r\n",
+    ],
+)
+def test_refuses_what_was_not_asked_for(make: Callable[..., Any], reply: bytes) -> None:
+    scan = make()
+    with pytest.raises(ProtocolError):
+        scan.feed(reply)
+    with pytest.raises(ProtocolError):
+        scan.feed(b"")
+    assert not scan.done
+
+
+def test_sightings_before_the_end_are_refused(make: Callable[..., Any]) -> None:
+    with pytest.raises(RuntimeError, match="not done"):
+        make().sightings()
+
+
+class FakeServer:
+    """Answers a scan's requests from random data, to compare the twins on streams that no server would send.
+
+    It is no stand-in for Redis: what a scan makes of real servers is tested above.
+    """
+
+    def __init__(self, seed: int, hostile: bool) -> None:
+        self.chance = random.Random(seed)
+        self.hostile = hostile
+        self.marks = self.chance.randrange(0, 30)
+
+    def ids(self, most: int) -> list[bytes]:
+        kinds = (b"%d" % self.chance.randrange(40), self.chance.choice(ODD_IDS), self.chance.randbytes(3))
+        return [self.chance.choice(kinds) for _ in range(self.chance.randint(0, most))]
+
+    def answer(self, command: list[bytes]) -> bytes:
+        if self.hostile and self.chance.random() < 0.01:
+            return self.chance.choice(
+                (b"-ERR odd\r\n", b"*1\r\n", b":7\r\n", b"$-1\r\n", b"\r\n", self.chance.randbytes(9))
+            )
+        if command[0] == b"LLEN":
+            return b":%d\r\n" % self.chance.choice((0, 1, 60, 300))
+        if command[0] == b"EXISTS":
+            count = len(command) - 1
+            return b":%d\r\n" % self.chance.choice((0, count, count, self.chance.randint(0, count)))
+        if command[0] == b"LRANGE":
+            ids = self.ids(int(command[3]) - int(command[2]) + 1)
+            return b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
+        ids = self.ids(20)
+        self.marks -= len(ids)
+        cursor = b"%d" % max(0, self.marks)
+        body = b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
+        return b"*2\r\n$%d\r\n%s\r\n" % (len(cursor), cursor) + body
+
+
+def commands(reader: Any, data: bytes) -> list[list[bytes]]:
+    """The commands in what a scan sent."""
+    reader.feed(data)
+    found = []
+    while (command := reader.bulks(1 << 20)) is not None:
+        found.append(command)
+    return found
+
+
+def story(module: Any, seed: int, hostile: bool, how: dict[str, Any]) -> list[object]:
+    """All that a scan sends and says, fed by a server of this seed in chunks of random sizes."""
+    scan, fake, reader = maker(module)(**how), FakeServer(seed, hostile), module.ReplyReader()
+    cuts = random.Random(seed)
+    told: list[object] = []
+    pending = b""
+    try:
+        for _ in range(3000):
+            out = scan.outgoing()
+            pending += b"".join(fake.answer(command) for command in commands(reader, out))
+            told.append((out, scan.active_scanned, scan.active_total, scan.stalled_scanned, scan.done))
+            if scan.done:
+                told.append(scan.sightings())
+                break
+            size = cuts.choice((1, 7, 100, 10_000))
+            chunk, pending = pending[:size], pending[size:]
+            scan.feed(chunk)
+    except (ProtocolError, ServerReplyError) as error:
+        told.append((type(error).__name__, str(error)))
+    return told
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    hostile=st.booleans(),
+    how=st.fixed_dictionaries(
+        {
+            "window": st.sampled_from((1, 5, 64, 1000)),
+            "check": st.sampled_from((1, 3, 100)),
+            "depth": st.sampled_from((1, 3)),
+            "keep_locked": st.booleans(),
+        }
+    ),
+)
+def test_twins_send_and_say_the_same(seed: int, hostile: bool, how: dict[str, Any]) -> None:
+    pure, native = (story(module, seed, hostile, how) for module in both())
+    assert pure == native
