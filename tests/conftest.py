@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
+
 from support.servers import KINDS, Server, start_server
 
 ENGINES = ("python", "script", "rust")

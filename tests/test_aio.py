@@ -11,14 +11,14 @@ import pytest
 import redis
 import redis.asyncio
 from hypothesis import given, settings
+
+from mqsweep import AsyncSweeper, ConfigurationError, Sweeper, SweepReport
 from support import snapshot
 from support.model import State
 from support.servers import Server
 from support.states import hostile, states
 from support.ways import BASES, next_interval, told
 from support.workers import EchoQueue
-
-from mqsweep import AsyncSweeper, ConfigurationError, Sweeper, SweepReport
 
 BASE = BASES["echomq"]
 PATIENCE = 20.0

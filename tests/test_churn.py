@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+
 from support import snapshot
 from support.model import Policy, ZSet
 from support.servers import Server
@@ -111,9 +112,7 @@ def scene(server: Server) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("survives", [1_000, 0])
-def test_every_id_is_accounted_for_under_load(
-    client: redis.Redis, scene: Scene, engine: str, survives: int
-) -> None:
+def test_every_id_is_accounted_for_under_load(client: redis.Redis, scene: Scene, engine: str, survives: int) -> None:
     """With a ceiling out of reach all jobs complete; with none survived, those of the dead fail."""
     deadline = time.monotonic() + LIMIT
     recovered: Counter[bytes] = Counter()

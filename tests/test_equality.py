@@ -14,6 +14,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support import oracle, snapshot
 from support.model import Keys, Policy, State, Stream
 from support.servers import Server

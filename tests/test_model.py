@@ -10,6 +10,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support import model, snapshot
 from support.model import Keys, Outcome, Policy, State
 from support.states import benign, hostile, policies, states

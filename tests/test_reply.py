@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.twins import TWINS, both, twin
 
 from mqsweep import ProtocolError
 from mqsweep.errors import ServerReplyError
 from mqsweep.reply import LONGEST, LONGEST_HEADER, LONGEST_LINE
+from support.twins import TWINS, both, twin
 
 ODD = (b"", b"\r\n", b"\r", b"\n", b"$1\r\na", b"\x00\xff", b"x" * 2000, b"a\r\n$1\r\nb", b"*2", b"-ERR")
 SAMPLE = (b"1", b"23", *ODD, b"last")

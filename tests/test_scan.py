@@ -11,11 +11,11 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from support.servers import Server
-from support.twins import TWINS, both, twin
 
 from mqsweep import ProtocolError
 from mqsweep.errors import ServerReplyError
+from support.servers import Server
+from support.twins import TWINS, both, twin
 
 BASE = b"bull:q"
 ODD_IDS = (b"", b"\r\n", b"a\r\n$1\r\nb", b"\x00", b"\xff\xfe", b"1:lock", b"y" * 1500)
@@ -118,7 +118,7 @@ def test_odd_ids_and_duplicates(make: Callable[..., Any], client: redis.Redis, w
     ids = [*ODD_IDS, b"z" * (1 << 20), b"1", *ODD_IDS[:2]]
     fill(client, ids, [b"1"], [ODD_IDS[2]])
     seen = look(make(), wire, size=997)
-    assert dict((i, places) for i, places, _ in seen.stalled) == {
+    assert {i: places for i, places, _ in seen.stalled} == {
         job_id: tuple(place + 1 for place, other in enumerate(ids) if other == job_id)
         for job_id in ids
         if job_id != b"1"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+
 from support import snapshot
 from support.model import Policy, Stream
 from support.servers import Server
@@ -192,15 +193,11 @@ def test_attempts_used_decide_between_wait_and_failed(queue: EchoQueue, way: str
     assert field(queue, b"1", "finishedOn") == b"%d" % at
     reason = field(queue, b"1", "failedReason")
     assert reason == b"job stalled on its last attempt"
-    assert events(queue) == [
-        (b"event", b"failed", b"jobId", b"1", b"failedReason", reason, b"prev", b"active")
-    ]
+    assert events(queue) == [(b"event", b"failed", b"jobId", b"1", b"failedReason", reason, b"prev", b"active")]
 
 
 @pytest.mark.parametrize("own", [None, '{"attempts":0}', '{"attempts":', '{"attempts":"1"}'])
-def test_sweepers_max_attempts_counts_where_the_job_says_none(
-    queue: EchoQueue, engine: str, own: str | None
-) -> None:
+def test_sweepers_max_attempts_counts_where_the_job_says_none(queue: EchoQueue, engine: str, own: str | None) -> None:
     """BullMQ's ports write 0 for "not set"; a broken text says nothing either."""
     fields = {} if own is None else {"opts": own}
     stall(queue, b"1", atm="1", **fields)
@@ -215,9 +212,7 @@ def test_the_jobs_own_attempts_go_before_the_sweepers(queue: EchoQueue, engine: 
 
 
 @pytest.mark.parametrize("survives", [0, 1, 3])
-def test_max_stalled_count_is_how_many_stalls_a_job_survives(
-    queue: EchoQueue, way: str, survives: int
-) -> None:
+def test_max_stalled_count_is_how_many_stalls_a_job_survives(queue: EchoQueue, way: str, survives: int) -> None:
     """A job that stalls every time it runs is recovered so many times, and then it fails."""
     for _ in range(survives):
         stall(queue, b"1")
@@ -330,9 +325,7 @@ with redis.Redis(unix_socket_path=path) as client:
 """
 
 
-def test_sweeps_by_different_processes_and_engines(
-    queue: EchoQueue, server: Server, other_way: str, way: str
-) -> None:
+def test_sweeps_by_different_processes_and_engines(queue: EchoQueue, server: Server, other_way: str, way: str) -> None:
     """A process makes sweep 1 and ends; this one, by any other way, makes sweep 2."""
     stall(queue, b"1", b"2")
     done = subprocess.run(

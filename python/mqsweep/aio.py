@@ -107,7 +107,7 @@ async def drive(
         while True:
             try:
                 answer = await _perform(request, link, stop, on_report)
-            except Exception as fault:
+            except Exception as fault:  # noqa: BLE001 - it is thrown on
                 request = steps.throw(fault)
             else:
                 request = steps.send(answer)

@@ -17,7 +17,7 @@ class _Printable:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}  # type: ignore[call-overload]
 
     def to_json(self) -> str:
-        """All fields as one line of JSON; bytes that are not UTF-8 appear as ``\\udcXX``."""
+        r"""All fields as one line of JSON; bytes that are not UTF-8 appear as ``\\udcXX``."""
         return json.dumps(self.to_dict())
 
 

@@ -181,7 +181,7 @@ def _give_up(task: Task, this: Round, authority: Authority) -> Steps[None]:
     this.keep = False
     try:
         yield from authority.expire(_left(task, this, "held"))
-    except Exception:  # whatever it is, the lease's TTL ends it
+    except Exception:  # noqa: BLE001 - whatever it is, the lease's TTL ends it
         return
 
 

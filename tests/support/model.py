@@ -50,9 +50,7 @@ class State:
 
     def __repr__(self) -> str:
         text = repr(self.keys)
-        return (
-            f"State({text})" if len(text) < 5_000 else f"State({text[:5_000]}... of {len(text)} characters)"
-        )
+        return f"State({text})" if len(text) < 5_000 else f"State({text[:5_000]}... of {len(text)} characters)"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))  # hypothesis would print every field of every job
@@ -218,9 +216,7 @@ def _recover(state: State, policy: Policy, due: Iterable[bytes], now_ms: int, ou
                 events.append((b"event", b"waiting", b"jobId", job_id, b"prev", b"active"))
                 events.append((b"event", b"stalled", b"jobId", job_id))
             else:
-                events.append(
-                    (b"event", b"failed", b"jobId", job_id, b"failedReason", reason, b"prev", b"active")
-                )
+                events.append((b"event", b"failed", b"jobId", job_id, b"failedReason", reason, b"prev", b"active"))
         leaving.add(job_id)
     state.put(b"active", [i for i in state.items(b"active") if i not in leaving])
     state.put(b"stalled", state.members(b"stalled") - leaving)

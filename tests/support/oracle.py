@@ -35,9 +35,7 @@ def source() -> str:
     return found.read_text(encoding="utf-8")
 
 
-def run_oracle(
-    client: redis.Redis, base: bytes, max_stalled: int, interval_ms: int, now_ms: int
-) -> list[bytes]:
+def run_oracle(client: redis.Redis, base: bytes, max_stalled: int, interval_ms: int, now_ms: int) -> list[bytes]:
     """One stalled check by BullMQ itself.
 
     Args:

@@ -50,9 +50,7 @@ class Server:
         port: its loopback port, or ``None``.
     """
 
-    def __init__(
-        self, kind: str, directory: Path, process: subprocess.Popen[bytes], port: int | None
-    ) -> None:
+    def __init__(self, kind: str, directory: Path, process: subprocess.Popen[bytes], port: int | None) -> None:
         self.kind = kind
         self.directory = directory
         self.socket = str(directory / "s")

@@ -10,6 +10,7 @@ from reprlib import Repr
 from typing import Any
 
 import redis
+
 from support.model import Hash, Keys, State, Stream, Value, ZSet
 
 LEASE = b"stalled-check"
@@ -61,10 +62,7 @@ def dump(client: redis.Redis, base: bytes) -> Keys:
     for key, kind in zip(keys, types, strict=True):
         pipe.execute_command(*_READ[kind](key))
     replies = pipe.execute()
-    return {
-        key[len(base) + 1 :]: _SHAPE[kind](reply)
-        for key, kind, reply in zip(keys, types, replies, strict=True)
-    }
+    return {key[len(base) + 1 :]: _SHAPE[kind](reply) for key, kind, reply in zip(keys, types, replies, strict=True)}
 
 
 _READ: dict[bytes, Any] = {
@@ -90,9 +88,7 @@ _SHAPE: dict[bytes, Any] = {
     b"set": set,
     b"zset": lambda reply: ZSet({m: float(s) for m, s in reply}),
     b"hash": _pairs,
-    b"stream": lambda reply: Stream(
-        tuple(part for pair in fields.items() for part in pair) for _, fields in reply
-    ),
+    b"stream": lambda reply: Stream(tuple(part for pair in fields.items() for part in pair) for _, fields in reply),
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
+
 from support.model import OWN_KEYS, Hash, Keys, Policy, State, Stream, Value, ZSet
 
 T = TypeVar("T")
@@ -151,9 +152,7 @@ def hostile(choose: Choose, size: int) -> State:
     lists: dict[bytes, list[bytes]] = {b"active": [], b"wait": [], b"paused": []}
     ends: dict[bytes, ZSet] = {b"completed": ZSet(), b"failed": ZSet()}
     marks: set[bytes] = set()
-    for number, job_id in enumerate(
-        _ids(choose, size, ORDINARY_IDS, HOSTILE_IDS, MARKER_IDS, sorted(OWN_KEYS))
-    ):
+    for number, job_id in enumerate(_ids(choose, size, ORDINARY_IDS, HOSTILE_IDS, MARKER_IDS, sorted(OWN_KEYS))):
         job = _fields(choose, COUNTERS + ODD_COUNTERS, OPTS + ODD_OPTS)
         kind = choose(("job",) * 8 + ("gone", "typed", "finished", "empty"))
         if kind == "finished" and choose((True, False)):
@@ -248,17 +247,13 @@ def _fields(choose: Choose, counters: Sequence[bytes], opts: Sequence[bytes]) ->
         job[b"opts"] = choose(opts)
     if choose((False, False, False, True)):
         job[b"rjk"] = choose((b"s1", b"s2", b"gone", b""))
-        job[b"stc"] = choose(
-            (b"41", choose(counters))
-        )  # past every ceiling: only there does its scheduler matter
+        job[b"stc"] = choose((b"41", choose(counters)))  # past every ceiling: only there does its scheduler matter
     if choose((False,) * 7 + (True,)):
         job[b"failedReason"] = b"an earlier attempt"
     return job
 
 
-def _assemble(
-    keys: Keys, lists: dict[bytes, list[bytes]], ends: dict[bytes, ZSet], marks: set[bytes]
-) -> None:
+def _assemble(keys: Keys, lists: dict[bytes, list[bytes]], ends: dict[bytes, ZSet], marks: set[bytes]) -> None:
     keys.update({name: items for name, items in lists.items() if items})
     keys.update({name: scores for name, scores in ends.items() if scores})
     if marks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import redis
+
 from support.model import Outcome, Policy
 
 QUEUE = "q"

@@ -1,0 +1,528 @@
+--[[
+  mqsweep's authority: the one place that writes to a queue (but for taking the lease).
+
+  KEYS[1..8]  stalled, wait, active, failed, stalled-check, meta, paused, marker
+  ARGV[1]     the queue's base, with or without the trailing colon: emq:{orders}:
+  ARGV[2]     max_stalled_count: how many stalls a job survives
+  ARGV[3]     now in ms; 0 = the server's TIME
+  ARGV[4]     interval in ms, the PX of stalled-check (default 30000); with a batch: the lease's new TTL
+  ARGV[5]     policy, a JSON object: dialect ("echomq", "bullmq"), mark ("lockless", "active"),
+              requeue ("back", "front"), max_attempts, generation (BullMQ's major version), status (see below)
+
+  WHOLE QUEUE, three to five arguments. Both phases in one call, O(active): first sight marks, second sight
+  recovers. Nothing happens while stalled-check exists. Replies {failed ids, recovered ids}; with "status": true
+  in the policy also "swept", "held" or "throttled", what was left of the TTL in ms, and the ids kept back.
+
+  A BATCH, from eight arguments on. Nothing changes unless stalled-check holds the token; its TTL is renewed.
+  ARGV[6]     token
+  ARGV[7]     budget in microseconds: the call stops by itself and says how far it came
+  ARGV[8..]   what to do (distances count from the tail of active, 1 = the tail; oldest first):
+    lease expire                           set the TTL, or delete the key when the TTL is not positive
+    lease takeover <value>                 the key is ours now, if it holds that value
+    recover <drift> {<id> <distances> <n>} KEYS[9..11] = events, repeat, completed, then job and lock of each
+                                           entry, then scheduler keys; n = which scheduler key, 0 = none;
+                                           distances joined by commas; drift = how far distances fell already
+    mark <drift> {<id> <distances>}        KEYS[9..] = the entries' locks
+    cover <from>                           mark="active": mark all from this distance (0 = all) to the tail;
+                                           KEYS[9] = events, trimmed when from is 0
+    clear {<id>}                           take marks back
+  Replies {"fenced", holder}, {"held"} or
+    {"ok", entries consumed, microseconds, drift or next <from>, a letter per entry, {entry, text, ...},
+     marks placed, events lost}
+    r recovered, f past the ceiling, g ghost, l lock alive (mark taken back, or not set), u not marked,
+    m not found near its distance, x refused (text: why), k marked, c mark taken back
+  An entry that is not consumed, with a text: a scheduler's job; send it again with the key of that scheduler.
+
+  A Lua error does not roll back. So all is read and checked first; then the push comes before the removal:
+  a tear may leave a job twice, never lose it. Needs Redis 6.2 or any Valkey.
+]]
+local call, try = redis.call, redis.pcall
+local NAMES = {"stalled", "wait", "active", "failed", "stalled-check", "meta", "paused", "marker"}
+local TYPES = {"set", "list", "list", "zset", "string", "hash", "list", "zset"}
+local OWN = {["events"] = 1, ["repeat"] = 1, ["completed"] = 1, ["delayed"] = 1, ["prioritized"] = 1,
+  ["waiting-children"] = 1, ["id"] = 1, ["pc"] = 1, ["limiter"] = 1, ["metrics:completed"] = 1,
+  ["metrics:failed"] = 1}
+local SEARCH = {16, 64, 256, 1024} -- how far tailward a job is looked for, in growing steps
+local OPTS_LIMIT = 65536           -- bytes of a job's opts that are worth decoding
+local STALLS = "job stalled more than allowable limit"
+local ATTEMPTS = "job stalled on its last attempt"
+
+local function refuse(text) return redis.error_reply("ERR mqsweep: " .. text) end
+for i = 1, 8 do OWN[NAMES[i]] = 1 end
+
+if #KEYS < 8 or #ARGV < 3 then
+  return refuse("8 keys and 3 arguments at least, got " .. #KEYS .. " and " .. #ARGV)
+end
+local base = string.gsub(ARGV[1], ":$", "")
+for i = 1, 8 do
+  if KEYS[i] ~= base .. ":" .. NAMES[i] then
+    return refuse("KEYS[" .. i .. "] must be the base in ARGV[1] and ':" .. NAMES[i] .. "'")
+  end
+end
+local STALLED, WAIT, ACTIVE, FAILED, LEASE, META, PAUSED, MARKER = unpack(KEYS, 1, 8)
+local max_stalled = tonumber(ARGV[2])
+if not (max_stalled and max_stalled >= 0) then return refuse("max_stalled_count must be 0 or more") end
+local now = tonumber(ARGV[3])
+if not (now and now >= 0) then return refuse("now must be a number of milliseconds") end
+local ttl = tonumber(ARGV[4] or 30000)
+if not ttl then return refuse("the interval must be a number of milliseconds") end
+
+local policy = {}
+if ARGV[5] then
+  local fine, value = pcall(cjson.decode, ARGV[5])
+  if not fine or type(value) ~= "table" then return refuse("the policy must be a JSON object") end
+  policy = value
+end
+local echomq = policy.dialect ~= "bullmq"
+local mark_all = policy.mark == "active"
+local to_front = policy.requeue == "front" or (policy.requeue == nil and not echomq)
+local max_attempts = tonumber(policy.max_attempts)
+
+for i = 1, 8 do
+  local found = call("TYPE", KEYS[i]).ok
+  if found ~= "none" and found ~= TYPES[i] then
+    return redis.error_reply("WRONGTYPE mqsweep: " .. NAMES[i] .. " is a " .. found .. ", not a " .. TYPES[i])
+  end
+end
+
+-- Which clock moves inside a script: TIME on Redis up to 7.0, os.clock (CPU time) where TIME stands still.
+local has_os, cpu = pcall(function() return os.clock end)
+local function clock()
+  if has_os then return cpu() * 1000000 end
+  local t = call("TIME")
+  return t[1] * 1000000 + t[2]
+end
+if now == 0 then
+  local t = call("TIME")
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local started = clock()
+
+local function late(budget) return budget and clock() - started > budget end
+
+-- What the queue says of itself at this instant: {paused, concurrency, version, opts.maxLenEvents}
+local meta = call("HMGET", META, "paused", "concurrency", "version", "opts.maxLenEvents")
+
+-- A paused BullMQ 6 queue keeps its jobs in wait, an older one in paused; a push to the wrong one strands the job.
+local function held()
+  if echomq or not meta[1] then return false end
+  local generation = tonumber(policy.generation) or tonumber(string.match(meta[3] or "", "^bullmq:(%d+)%."))
+  return generation ~= 6
+end
+
+local function trim(events)
+  local limit = meta[4]
+  if not limit and not echomq then
+    call("HSET", META, "opts.maxLenEvents", "10000")
+    meta[4] = "10000"
+  end
+  if not limit or not string.match(limit, "^%d+$") then limit = "10000" end
+  try("XTRIM", events, "MAXLEN", "~", limit)
+end
+
+-- Positions ------------------------------------------------------------------------------------------------
+
+-- Where an id stands now: at `distance`, or a short way tailward of it, since distances only fall. nil = not found.
+local function finder(distances)
+  local nearest, deepest = string.match(distances[1], "%d+"), string.match(distances[#distances], "%d+")
+  local dense = deepest - nearest < 4 * #distances -- close together: one LRANGE costs less than many LINDEX
+  local low, high, items = 1, 0, nil
+  local function at(distance)
+    if distance < low or distance > high then
+      if not dense then return call("LINDEX", ACTIVE, -distance) end
+      low = distance
+      items = call("LRANGE", ACTIVE, -(distance + 199), -distance)
+      high = low + #items - 1
+    end
+    return items[high - distance + 1]
+  end
+  return function(id, distance)
+    if distance < 1 then return nil end
+    if at(distance) == id then return distance end
+    local from = distance - 1
+    for _, width in ipairs(SEARCH) do
+      if from < 1 then return nil end
+      local to = math.max(1, from - width + 1)
+      local near = call("LRANGE", ACTIVE, -from, -to)
+      for i = 1, #near do
+        if near[i] == id then return to + #near - i end
+      end
+      from = to - 1
+    end
+  end
+end
+
+-- Every distance at which the entry stands now, none twice; and the drift, carried on to the entries behind.
+local function locate(find, id, distances, drift, taken)
+  local found = {}
+  local count = 0
+  for text in string.gmatch(distances, "%d+") do
+    count = count + 1
+    local here = find(id, tonumber(text) - drift)
+    if here and not taken[here] then
+      taken[here] = true
+      found[#found + 1] = here
+    end
+  end
+  if count == 1 and found[1] then drift = tonumber(distances) - found[1] end
+  return found, drift
+end
+
+-- Take the elements at these distances out of active: the living ones among the tail's fill the holes, then the
+-- tail is cut. O(holes), wherever they lie.
+local function remove(holes)
+  local k = #holes
+  if k == 0 then return end
+  local is_hole, deep = {}, {}
+  for _, d in ipairs(holes) do
+    is_hole[d] = true
+    if d > k then deep[#deep + 1] = d end
+  end
+  if #deep > 0 then
+    local tail = call("LRANGE", ACTIVE, -k, -1)
+    local next_hole = 1
+    for d = 1, k do
+      if not is_hole[d] then
+        call("LSET", ACTIVE, -deep[next_hole], tail[k - d + 1])
+        next_hole = next_hole + 1
+      end
+    end
+  end
+  call("LTRIM", ACTIVE, 0, -(k + 1))
+end
+
+-- Which of these locks stand: one EXISTS settles a batch that is all alive or all dead.
+local function standing(locks)
+  local alive, index = {}, 1
+  while index <= #locks do
+    local last = math.min(index + 99, #locks)
+    local count = call("EXISTS", unpack(locks, index, last))
+    for i = index, last do
+      alive[i] = count == last - index + 1 or (count > 0 and call("EXISTS", locks[i]) == 1)
+    end
+    index = last + 1
+  end
+  return alive
+end
+
+-- Recovery -------------------------------------------------------------------------------------------------
+
+local function is_counter(value)
+  return not value or (string.match(value, "^%-?%d+$") ~= nil and #string.match(value, "%d+") <= 15)
+end
+
+-- The job's own attempts (BullMQ's ports write 0 for "not set"), else the sweeper's.
+local function attempts_of(job)
+  local length = call("HSTRLEN", job, "opts")
+  if length == 0 or length > OPTS_LIMIT then return max_attempts end
+  local fine, opts = pcall(cjson.decode, call("HGET", job, "opts"))
+  if fine and type(opts) == "table" and type(opts.attempts) == "number" and opts.attempts >= 1 then
+    return opts.attempts
+  end
+  return max_attempts
+end
+
+-- A scheduler's job is exempt from the ceiling while the scheduler lives. nil = its key was not declared.
+local function exempt(rjk, repeat_key, scheduler)
+  if not rjk then return false end
+  local key = repeat_key .. ":" .. rjk
+  if scheduler ~= key and scheduler ~= true then return nil end -- true: the whole-queue form, which declares nothing
+  return call("EXISTS", key) == 1 or not not call("ZSCORE", repeat_key, rjk)
+end
+
+-- What becomes of a job that is marked and has no lock: a letter, and the fields to set or a text.
+local function judge(id, job, finished, repeat_key, scheduler)
+  if not echomq and string.sub(id, 1, 2) == "0:" then return "g" end -- a marker of BullMQ 4
+  if OWN[id] then return "x", "the id is the name of one of the queue's own keys" end
+  local fields = try("HMGET", job, "timestamp", "finishedOn", "stc", echomq and "atm" or "rjk")
+  if fields.err then
+    if string.sub(fields.err, 1, 9) == "WRONGTYPE" then return "x", "the job's key holds no hash" end
+    error(fields)
+  end
+  if not (fields[1] or fields[2] or fields[3] or fields[4]) and call("EXISTS", job) == 0 then return "g" end
+  if finished then return "g" end
+  if fields[2] then return "x", "finishedOn is set, but the job is in neither completed nor failed" end
+  if not is_counter(fields[3]) then return "x", "the counter stc is no number" end
+  local stalls = tonumber(fields[3] or 0) + 1
+  if echomq then
+    if not is_counter(fields[4]) then return "x", "the counter atm is no number" end
+    local attempts, limit = tonumber(fields[4] or 0) + 1, attempts_of(job)
+    local changed = {"atm", string.format("%.0f", attempts), "stc", string.format("%.0f", stalls)}
+    local reason = stalls > max_stalled and STALLS or (limit and attempts >= limit and ATTEMPTS)
+    if not reason then return "r", changed end
+    for _, v in ipairs({"failedReason", reason, "finishedOn", string.format("%.0f", now)}) do
+      changed[#changed + 1] = v
+    end
+    return "f", changed
+  end
+  local changed = {"stc", string.format("%.0f", stalls)}
+  if stalls <= max_stalled then return "r", changed end
+  local spared = exempt(fields[4], repeat_key, scheduler)
+  if spared == nil then return "s", fields[4] end
+  if spared then return "r", changed end
+  changed[3], changed[4] = "defa", STALLS
+  return "f", changed -- the worker that takes it next fails it, and does what belongs to that
+end
+
+-- The first thing that the user's ACL forbids of what a recovery writes; asked before anything is written.
+local function forbidden(push, target, job)
+  if not redis.acl_check_cmd then return nil end
+  local wants = {{push, target, "x"}, {"ZADD", FAILED, "0", "x"}, {"SREM", STALLED, "x"},
+    {"LSET", ACTIVE, "-1", "x"}, {"LTRIM", ACTIVE, "0", "-1"}, {"PEXPIRE", LEASE, "1"}, job and {"HSET", job, "x", "x"}}
+  for _, want in ipairs(wants) do
+    if not redis.acl_check_cmd(unpack(want)) then return want[1] .. " on " .. want[2] end
+  end
+end
+
+-- Write what was judged. Everything here was validated: none of it can fail but for memory, and that is refused
+-- by the server at the first write, the push.
+local function commit(back, failed, gone, changes, holes, events)
+  local push = to_front and "RPUSH" or "LPUSH"
+  local target = (meta[1] and echomq) and PAUSED or WAIT
+  local denied = (#holes > 0 or #gone > 0) and forbidden(push, target, changes[1] and changes[1][1])
+  if denied then error({err = "NOPERM mqsweep: the user may not run " .. denied .. "; nothing was changed"}) end
+  if to_front then -- workers take from the right end: the oldest goes there
+    for i = 1, math.floor(#back / 2) do back[i], back[#back - i + 1] = back[#back - i + 1], back[i] end
+  end
+  if #back > 0 then call(push, target, unpack(back)) end
+  for _, id in ipairs(failed) do call("ZADD", FAILED, now, id) end
+  if #gone > 0 then call("SREM", STALLED, unpack(gone)) end
+  if #changes > 0 then trim(events) end
+  for _, change in ipairs(changes) do call("HSET", change[1], unpack(change[2])) end
+  remove(holes)
+  if #back > 0 and not meta[1] then
+    local concurrency = tonumber(meta[2])
+    if not concurrency or call("LLEN", ACTIVE) < concurrency then try("ZADD", MARKER, 0, "0") end
+  end
+  local lost = 0
+  local function emit(...)
+    local added = try("XADD", events, "*", ...)
+    if type(added) == "table" and added.err then lost = lost + 1 end
+  end
+  for _, change in ipairs(changes) do
+    local id, reason = change[3], change[4]
+    if reason then
+      emit("event", "failed", "jobId", id, "failedReason", reason, "prev", "active")
+    else
+      emit("event", "waiting", "jobId", id, "prev", "active")
+      emit("event", "stalled", "jobId", id)
+    end
+  end
+  return lost
+end
+
+-- entries: {ids, distances, jobs, locks, schedulers}, oldest first. Returns consumed, drift, letters, texts, lost.
+local function recover(entries, drift, budget, events, repeat_key, completed)
+  local ids, letters, texts = entries.ids, {}, {}
+  local marked = call("SMISMEMBER", STALLED, unpack(ids))
+  local alive = standing(entries.locks)
+  local done, failed_before = call("ZMSCORE", completed, unpack(ids)), call("ZMSCORE", FAILED, unpack(ids))
+  local find, taken, holes = finder(entries.distances), {}, {}
+  local back, failed, gone, changes = {}, {}, {}, {}
+  local consumed, asked = 0, false
+  for i, id in ipairs(ids) do
+    if i > 1 and late(budget) then break end
+    local letter, what
+    if marked[i] == 0 then
+      letter = "u"
+    elseif alive[i] then
+      letter = "l"
+    else
+      letter, what = judge(id, entries.jobs[i], done[i] or failed_before[i], repeat_key, entries.schedulers[i])
+    end
+    -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
+    asked = asked or letter == "s"
+    if letter == "s" or (letter == "x" and not asked) then
+      texts[#texts + 1], texts[#texts + 2] = i, what
+    end
+    if not asked then
+      consumed = i
+      local found = {}
+      if letter == "r" or letter == "f" or letter == "g" then
+        found, drift = locate(find, id, entries.distances[i], drift, taken)
+        if #found == 0 then letter = "m" end
+      end
+      for _, d in ipairs(found) do holes[#holes + 1] = d end
+      if #found > 0 or letter == "l" then gone[#gone + 1] = id end
+      if letter == "r" or letter == "f" then
+        local reason = letter == "f" and echomq and what[6] or nil
+        local into = reason and failed or back
+        into[#into + 1] = id
+        changes[#changes + 1] = {entries.jobs[i], what, id, reason}
+      end
+      letters[i] = letter
+    end
+  end
+  local lost = commit(back, failed, gone, changes, holes, events)
+  return consumed, drift + #holes, table.concat(letters), texts, lost
+end
+
+-- Marks ----------------------------------------------------------------------------------------------------
+
+-- Only what stands in active without a lock at this instant is marked: a mark on a job that is done would rob its
+-- next run of its grace.
+local function mark(ids, distances, locks, drift, budget)
+  local alive, find = standing(locks), finder(distances)
+  local letters, fresh, taken = {}, {}, {}
+  for i, id in ipairs(ids) do
+    if i > 1 and late(budget) then break end
+    letters[i] = "l"
+    if not alive[i] then
+      local found
+      found, drift = locate(find, id, distances[i], drift, taken)
+      letters[i] = #found > 0 and "k" or "m"
+      if #found > 0 then fresh[#fresh + 1] = id end
+    end
+  end
+  local placed = #fresh > 0 and call("SADD", STALLED, unpack(fresh)) or 0
+  return #letters, drift, table.concat(letters), placed
+end
+
+-- Mark all of active from a distance to the tail, locked or not, as BullMQ does.
+local function cover(from, budget)
+  local placed = 0
+  while from > 0 do
+    local to = math.max(1, from - 499)
+    local ids = call("LRANGE", ACTIVE, -from, -to)
+    if #ids > 0 then placed = placed + call("SADD", STALLED, unpack(ids)) end
+    from = to - 1
+    if late(budget) then break end
+  end
+  return from, placed
+end
+
+local function clear(ids, budget)
+  local letters = {}
+  while #letters < #ids and (#letters == 0 or not late(budget)) do
+    local from, gone = #letters, {}
+    local there = call("SMISMEMBER", STALLED, unpack(ids, from + 1, math.min(from + 250, #ids)))
+    for i, found in ipairs(there) do
+      letters[from + i] = found == 1 and "c" or "u"
+      if found == 1 then gone[#gone + 1] = ids[from + i] end
+    end
+    if #gone > 0 then call("SREM", STALLED, unpack(gone)) end
+  end
+  return table.concat(letters)
+end
+
+-- The whole queue ------------------------------------------------------------------------------------------
+
+-- Walk active from the tail: {marked and stalled}, {stalled for the first time}, {marks to take back}.
+local function look()
+  local marks, any = {}, false
+  for _, id in ipairs(call("SMEMBERS", STALLED)) do marks[id], any = "unmet", true end
+  local known = {ids = {}, distances = {}, jobs = {}, locks = {}, schedulers = {}}
+  local new, stale, slot = {}, {}, {}
+  local distance, length = 1, call("LLEN", ACTIVE)
+  while distance <= length do
+    local ids, locks = call("LRANGE", ACTIVE, -(distance + 999), -distance), {}
+    for i, id in ipairs(ids) do locks[i] = base .. ":" .. id .. ":lock" end
+    local alive = standing(locks)
+    for i = #ids, 1, -1 do
+      local id = ids[i]
+      local mark_of = any and marks[id]
+      if not alive[i] then
+        local n = slot[id]
+        if n then
+          if n > 0 then known.distances[n] = known.distances[n] .. "," .. distance end
+        elseif mark_of then
+          n = #known.ids + 1
+          known.ids[n], known.distances[n], known.locks[n] = id, tostring(distance), locks[i]
+          known.jobs[n], known.schedulers[n] = base .. ":" .. id, true
+          slot[id] = n
+        else
+          new[#new + 1], slot[id] = id, 0
+        end
+      elseif mark_of == "unmet" and not mark_all then
+        stale[#stale + 1] = id
+      end
+      if mark_of then marks[id] = "met" end
+      distance = distance + 1
+    end
+  end
+  for id, state in pairs(marks) do
+    if state == "unmet" then stale[#stale + 1] = id end
+  end
+  return known, new, stale
+end
+
+local function part(list, from, to) return {unpack(list, from, math.min(to, #list))} end
+
+local function sweep()
+  local recovered, failed, kept = {}, {}, {}
+  local function reply(status, left)
+    if policy.status then return {failed, recovered, status, left, kept} end
+    return {failed, recovered}
+  end
+  local left = call("PTTL", LEASE)
+  if left ~= -2 then return reply("throttled", left) end
+  call("SET", LEASE, string.format("%.0f", now), "PX", ttl)
+  local events, keep_back = base .. ":events", held()
+  if mark_all then trim(events) end
+  local known, new, stale = look()
+  if keep_back then kept = known.ids end
+  local drift = 0
+  for from = 1, keep_back and 0 or #known.ids, 200 do
+    local chunk = {}
+    for name, list in pairs(known) do chunk[name] = part(list, from, from + 199) end
+    local _, fell, letters = recover(chunk, drift, nil, events, base .. ":repeat", base .. ":completed")
+    drift = fell
+    for i, id in ipairs(chunk.ids) do
+      local into = ({r = recovered, f = failed})[string.sub(letters, i, i)]
+      if into then into[#into + 1] = id end
+    end
+  end
+  for from = 1, #stale, 1000 do call("SREM", STALLED, unpack(part(stale, from, from + 999))) end
+  if mark_all then
+    cover(call("LLEN", ACTIVE))
+  else
+    for from = 1, #new, 1000 do call("SADD", STALLED, unpack(part(new, from, from + 999))) end
+  end
+  return reply(keep_back and "held" or "swept", ttl)
+end
+
+-- A batch --------------------------------------------------------------------------------------------------
+
+-- Every nth argument from the first one on.
+local function column(from, width)
+  local list = {}
+  for i = from, #ARGV, width do list[#list + 1] = ARGV[i] end
+  return list
+end
+
+local function batch()
+  local token, budget, op, drift = ARGV[6], tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+  local holder = call("GET", LEASE) or ""
+  if op == "lease" and ARGV[9] == "takeover" and holder == ARGV[10] then
+    call("SET", LEASE, token, "PX", ttl)
+  elseif holder ~= token then
+    return {"fenced", holder}
+  end
+  local consumed, letters, texts, placed, lost = 0, "", {}, 0, 0
+  if op == "recover" then
+    if held() then return {"held"} end
+    local entries = {ids = column(10, 3), distances = column(11, 3), jobs = {}, locks = {}, schedulers = {}}
+    for i = 1, #entries.ids do
+      entries.jobs[i], entries.locks[i] = KEYS[10 + 2 * i], KEYS[11 + 2 * i]
+      entries.schedulers[i] = KEYS[11 + 2 * #entries.ids + tonumber(ARGV[9 + 3 * i])] or false
+      if ARGV[9 + 3 * i] == "0" then entries.schedulers[i] = false end
+    end
+    consumed, drift, letters, texts, lost = recover(entries, drift, budget, KEYS[9], KEYS[10], KEYS[11])
+  elseif op == "mark" then
+    consumed, drift, letters, placed = mark(column(10, 2), column(11, 2), {unpack(KEYS, 9)}, drift, budget)
+  elseif op == "cover" then
+    if drift == 0 then trim(KEYS[9]) end
+    drift, placed = cover(drift > 0 and drift or call("LLEN", ACTIVE), budget)
+  elseif op == "clear" then
+    letters, drift = clear(column(9, 1), budget), 0
+    consumed = #letters
+  elseif op ~= "lease" then
+    return refuse("no such batch: " .. tostring(op))
+  end
+  if ttl > 0 then call("PEXPIRE", LEASE, ttl) else call("DEL", LEASE) end
+  return {"ok", consumed, math.floor(clock() - started), drift or 0, letters, texts, placed, lost}
+end
+
+if #ARGV <= 5 then return sweep() end
+if #ARGV < 8 then return refuse("a batch takes 8 arguments at least, got " .. #ARGV) end
+return batch()
