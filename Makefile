@@ -42,7 +42,7 @@ $(STAMP): $(SOURCES)
 	$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --group dev
-	rm -f python/mqsweep/_core.*.so $(VENV)/.installed-native-*
+	rm -rf python/mqsweep/_core.*.so python/mqsweep/lua $(VENV)/.installed-native-*
 	$(BIN)/python -m pip install --quiet --editable . -C native=$(NATIVE)
 	@touch $@
 
@@ -50,5 +50,5 @@ servers:
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; } >/dev/null || { echo "the tests need redis-server 7 on the PATH (Debian: apt-get install redis-server)"; exit 1; }
 
 clean: ## remove what was built
-	rm -rf $(VENV) target dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis python/mqsweep/_core.*.so
+	rm -rf $(VENV) target dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis python/mqsweep/_core.*.so python/mqsweep/lua
 	find . -name __pycache__ -type d -exec rm -rf {} +
