@@ -1,0 +1,252 @@
+"""How results look: a block of lines per queue for people, one line of JSON for machines."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..report import Inspection, StalledJob, SweepReport
+
+ID_LIMIT = 64
+"""Characters of an id that are printed."""
+LISTED = 10
+"""Ids of a list, or rows of a table, that are printed."""
+LEAST_WIDTH = 40
+PLAIN_WIDTH = 110
+"""Columns of a line where there is no terminal to ask."""
+
+
+def say(line: str) -> None:
+    """A line to stderr."""
+    print(f"mqsweep: {line}", file=sys.stderr, flush=True)
+
+
+def escape(text: str, limit: int = ID_LIMIT) -> str:
+    """The text as it can be printed: nothing in it can move a cursor, set a colour or end a line.
+
+    Args:
+        text: an id, a queue's name or the like, with ``surrogateescape`` for bytes that are not UTF-8.
+        limit: characters; what is longer ends in ``...``.
+    """
+    parts: list[str] = []
+    length = 0
+    for character in text:
+        parts.append(_escaped(character))
+        length += len(parts[-1])
+        if length > limit:
+            while length > limit - 3 and parts:
+                length -= len(parts.pop())
+            return "".join(parts) + "..."
+    return "".join(parts) or "''"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"  # a byte that is not UTF-8
+    if code < 0x80:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def width() -> int:
+    """Columns that a line may have."""
+    columns = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if sys.stdout.isatty() else PLAIN_WIDTH
+    return max(LEAST_WIDTH, columns)
+
+
+def listed(ids: Sequence[str], room: int) -> str:
+    """The first ids of a list, as many as the room (in columns) has place for, and how many more there are."""
+    shown: list[str] = []
+    for job_id in ids[:LISTED]:
+        text = escape(job_id)
+        if shown and len(", ".join([*shown, text])) > room - len(_more(len(ids) - len(shown))):
+            break
+        shown.append(text)
+    return ", ".join(shown) + (_more(len(ids) - len(shown)) if len(shown) < len(ids) else "")
+
+
+def _more(count: int) -> str:
+    return f" ... and {count:,} more"
+
+
+def span(seconds: float) -> str:
+    """A duration for people: ``45 ms``, ``2.5 s``, ``4m12s``, ``3h05m``."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    hours = whole // 3600
+    return f"{hours}h{whole % 3600 // 60:02d}m" if hours < 48 else f"{hours // 24} days"
+
+
+def count(number: int, noun: str) -> str:
+    """A count with its noun: ``1 job``, ``2,000 jobs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def who(holder: str | None) -> str:
+    """What the value in ``stalled-check`` says of who holds the lease."""
+    if holder is None:
+        return "nobody"
+    parts = holder.split(":")
+    if parts[0] == "mqsweep" and len(parts) == 4:
+        return f"mqsweep on {escape(parts[1])}, process {escape(parts[2])}"
+    if holder.isdigit() and len(holder) < 15:
+        at = time.strftime("%H:%M:%S", time.localtime(int(holder) / 1000))
+        return f"a whole-queue check of {at}, BullMQ's own or the script"
+    return escape(holder)
+
+
+# The fields of a report that are lists of ids, each with what it means.
+_MEANINGS = {
+    "recovered": "put back to work",
+    "failed": "past the ceiling",
+    "marked": "no lock, seen for the first time",
+    "cleared": "marks taken back: a lock was seen",
+    "strays": "marks taken back: not active any more",
+    "ghosts": "taken out of active: no such job, or done already",
+    "missed": "not handled, left to the next sweep",
+    "held": "would have been recovered, held back",
+}
+
+
+def moved(report: SweepReport) -> str:
+    """What a sweep did, in one line; empty when it did nothing."""
+    counts = {name: len(getattr(report, name)) for name in (*_MEANINGS, "refused")}
+    said = [f"{n:,} {name}" for name, n in counts.items() if n]
+    return ", ".join([*said, *(f"guard {name}" for name in report.guards)])
+
+
+def report_lines(report: SweepReport, interval: float, holder: str | None) -> Iterator[str]:
+    """One sweep, for people.
+
+    Args:
+        report: of the sweep.
+        interval: seconds between two sweeps.
+        holder: what ``stalled-check`` holds, where the sweep was throttled and that is known.
+    """
+    yield f"{escape(report.queue)}: {_headline(report)}"
+    room = width() - 22
+    for name, meaning in _MEANINGS.items():
+        ids = getattr(report, name)
+        if ids:
+            yield f"  {name:<10}{len(ids):>8,}  {meaning}"
+            yield f"{'':<22}{listed(ids, room)}"
+    if report.refused:
+        yield f"  {'refused':<10}{len(report.refused):>8,}  left alone, something is wrong with them"
+        yield from (f"{'':<22}{line}" for line in _reasons(report.refused))
+    if report.unconfirmed:
+        yield f"  {'unconfirmed':<11}{report.unconfirmed:>7,}  their reply was lost: done, or gone"
+    for name in report.guards:
+        yield f"  guard     {name}: missing locks may not mean dead workers"
+    yield from (f"  {line}" for line in _closing(report, interval, holder))
+
+
+def _reasons(refused: dict[str, str]) -> Iterator[str]:
+    for job_id, reason in list(refused.items())[:LISTED]:
+        yield f"{escape(job_id)}: {escape(reason, 2 * ID_LIMIT)}"
+    if len(refused) > LISTED:
+        yield _more(len(refused) - LISTED).strip()
+
+
+def _headline(report: SweepReport) -> str:
+    cost = (
+        f"in {span(report.duration)} ({count(report.active_scanned, 'active job')} looked at, engine {report.engine})"
+    )
+    if report.engine == "script":
+        cost = f"in {span(report.duration)}, one call that held Redis (engine script)"
+    match report.status:
+        case "throttled":
+            return "throttled, nothing done: swept less than an interval ago, or being swept now"
+        case "fenced":
+            return f"fenced {cost}: another sweeper took the lease; what was done until then stands"
+        case "held":
+            return f"held {cost}: recoveries wait, the queue is paused and not known to be of BullMQ 6"
+    return f"swept {cost}" + ("" if report.complete else ", stopped early")
+
+
+def _closing(report: SweepReport, interval: float, holder: str | None) -> Iterator[str]:
+    if report.status == "throttled":
+        when = "" if report.retry_after is None else f"; try again in {span(report.retry_after)}"
+        yield f"lease: {who(holder) if holder else 'given back meanwhile'}{when}"
+    elif report.marked:
+        number = len(report.marked)
+        those = "the marked job, if it still has" if number == 1 else f"those of the {number:,} marked that still have"
+        yield f"next: a sweep {span(interval)} after this one, or later, recovers {those} no lock"
+    elif report.engine == "script" and report.status == "swept":
+        yield "what it marked, the script engine does not say; 'mqsweep inspect' does"
+    elif report.status == "swept" and not moved(report):
+        yield "nothing is stalled"
+    if report.status == "held":
+        yield "next: resume the queue, or say which BullMQ it is: --bullmq-version"
+
+
+def inspection_lines(seen: Inspection) -> Iterator[str]:
+    """Who is stalled, for people."""
+    marked = sum(job.marked for job in seen.jobs)
+    yield (
+        f"{escape(seen.queue)}: {count(seen.active_scanned, 'active job')}, {len(seen.jobs):,} without a lock, "
+        f"{marked:,} of them marked{'; paused' if seen.paused else ''}"
+    )
+    if seen.jobs:
+        workers = Counter(job.worker for job in seen.jobs).most_common()
+        names = ("unknown" if name is None else escape(name, 32) for name, _ in workers)
+        yield "  workers: " + _some([f"{name} ({n:,})" for name, (_, n) in zip(names, workers, strict=True)], 5)
+        yield from _table(seen.jobs)
+    if seen.locked_marks:
+        yield f"  {count(len(seen.locked_marks), 'mark')} of jobs that have a lock: the next sweep takes them back"
+    if seen.strays:
+        yield f"  {count(len(seen.strays), 'mark')} of jobs that are not active: the next sweep takes them back"
+    yield f"  lease: {who(seen.holder)}"
+
+
+def _some(texts: Sequence[str], most: int) -> str:
+    return ", ".join(texts[:most]) + (_more(len(texts) - most) if len(texts) > most else "")
+
+
+def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
+    head = ("JOB", "MARKED", "TAKEN", "WORKER", "ATTEMPTS", "STALLS", "NEXT")
+    rows = [head, *map(_row, jobs[:LISTED])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
+    if len(jobs) > LISTED:
+        yield f"  {_more(len(jobs) - LISTED).strip()}, younger ones (--json has all)"
+
+
+def _row(job: StalledJob) -> tuple[str, ...]:
+    ago = "?" if job.processed_on is None else f"{span(max(0.0, time.time() - job.processed_on))} ago"
+    following = "failed" if job.past_ceiling else "recovered"
+    return (
+        escape(job.id),
+        "yes" if job.marked else "no",
+        ago,
+        "?" if job.worker is None else escape(job.worker, 32),
+        _known(job.attempts),
+        _known(job.stalls),
+        "its workers ignore the ceiling" if job.runaway else following if job.marked else "marked",
+    )
+
+
+def _known(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines to stdout, all at once."""
+    print("\n".join(lines), flush=True)
