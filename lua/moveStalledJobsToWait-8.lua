@@ -24,11 +24,11 @@
                                            distances joined by commas; drift = how far distances fell already
     mark <drift> {<id> <distances>}        KEYS[9..] = the entries' locks
     cover <from>                           mark="active": mark all from this distance (0 = all) to the tail;
-                                           KEYS[9] = events, trimmed when from is 0
+                                           KEYS[9] = events to trim, absent when a recovery did it
     clear {<id>}                           take marks back
   Replies {"fenced", holder}, {"held"} or
     {"ok", entries consumed, microseconds, drift or next <from>, a letter per entry, {entry, text, ...},
-     marks placed, events lost}
+     marks placed, events lost, {id, new distance, ...} of entries behind that were moved}
     r recovered, f past the ceiling, g ghost, l lock alive (mark taken back, or not set), u not marked,
     m not found near its distance, x refused (text: why), k marked, c mark taken back
   An entry that is not consumed, with a text: a scheduler's job; send it again with the key of that scheduler.
@@ -169,26 +169,29 @@ local function locate(find, id, distances, drift, taken)
 end
 
 -- Take the elements at these distances out of active: the living ones among the tail's fill the holes, then the
--- tail is cut. O(holes), wherever they lie.
-local function remove(holes)
-  local k = #holes
-  if k == 0 then return end
+-- tail is cut. O(holes), wherever they lie. Returns {id, new distance, ...} of those that stood beyond a distance
+-- and were moved: only a second copy of an id, far off, makes the tail reach that far.
+local function remove(holes, beyond)
+  local k, moved = #holes, {}
+  if k == 0 then return moved end
   local is_hole, deep = {}, {}
   for _, d in ipairs(holes) do
     is_hole[d] = true
     if d > k then deep[#deep + 1] = d end
   end
   if #deep > 0 then
-    local tail = call("LRANGE", ACTIVE, -k, -1)
-    local next_hole = 1
+    local tail, n = call("LRANGE", ACTIVE, -k, -1), 0
     for d = 1, k do
       if not is_hole[d] then
-        call("LSET", ACTIVE, -deep[next_hole], tail[k - d + 1])
-        next_hole = next_hole + 1
+        n = n + 1
+        local id = tail[k - d + 1]
+        call("LSET", ACTIVE, -deep[n], id)
+        if d > beyond then moved[#moved + 1], moved[#moved + 2] = id, deep[n] - k end
       end
     end
   end
   call("LTRIM", ACTIVE, 0, -(k + 1))
+  return moved
 end
 
 -- Which of these locks stand: one EXISTS settles a batch that is all alive or all dead.
@@ -276,7 +279,7 @@ end
 
 -- Write what was judged. Everything here was validated: none of it can fail but for memory, and that is refused
 -- by the server at the first write, the push.
-local function commit(back, failed, gone, changes, holes, events)
+local function commit(back, failed, gone, changes, holes, beyond, events)
   local push = to_front and "RPUSH" or "LPUSH"
   local target = (meta[1] and echomq) and PAUSED or WAIT
   local denied = (#holes > 0 or #gone > 0) and forbidden(push, target, changes[1] and changes[1][1])
@@ -289,7 +292,7 @@ local function commit(back, failed, gone, changes, holes, events)
   if #gone > 0 then call("SREM", STALLED, unpack(gone)) end
   if #changes > 0 then trim(events) end
   for _, change in ipairs(changes) do call("HSET", change[1], unpack(change[2])) end
-  remove(holes)
+  local moved = remove(holes, beyond)
   if #back > 0 and not meta[1] then
     local concurrency = tonumber(meta[2])
     if not concurrency or call("LLEN", ACTIVE) < concurrency then try("ZADD", MARKER, 0, "0") end
@@ -308,29 +311,30 @@ local function commit(back, failed, gone, changes, holes, events)
       emit("event", "stalled", "jobId", id)
     end
   end
-  return lost
+  return lost, moved
 end
 
--- entries: {ids, distances, jobs, locks, schedulers}, oldest first. Returns consumed, drift, letters, texts, lost.
+-- entries: a list of {id, distances, job, lock, scheduler}, oldest first.
+-- Returns consumed, drift, letters, texts, events lost, moved.
 local function recover(entries, drift, budget, events, repeat_key, completed)
-  local ids, letters, texts = entries.ids, {}, {}
-  local marked = call("SMISMEMBER", STALLED, unpack(ids))
-  local alive = standing(entries.locks)
+  local ids, places, locks, letters, texts = {}, {}, {}, {}, {}
+  for i, entry in ipairs(entries) do ids[i], places[i], locks[i] = entry.id, entry.distances, entry.lock end
+  local marked, alive = call("SMISMEMBER", STALLED, unpack(ids)), standing(locks)
   local done, failed_before = call("ZMSCORE", completed, unpack(ids)), call("ZMSCORE", FAILED, unpack(ids))
-  local find, taken, holes = finder(entries.distances), {}, {}
+  local find, taken, holes, beyond = finder(places), {}, {}, 0
   local back, failed, gone, changes = {}, {}, {}, {}
   local consumed, asked = 0, false
-  for i, id in ipairs(ids) do
+  for i, entry in ipairs(entries) do
     if i > 1 and late(budget) then break end
-    local letter, what
+    local id, letter, what = entry.id, nil, nil
     if marked[i] == 0 then
       letter = "u"
     elseif alive[i] then
       letter = "l"
     else
-      letter, what = judge(id, entries.jobs[i], done[i] or failed_before[i], repeat_key, entries.schedulers[i])
+      letter, what = judge(id, entry.job, done[i] or failed_before[i], repeat_key, entry.scheduler)
     end
-    -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
+  -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
     asked = asked or letter == "s"
     if letter == "s" or (letter == "x" and not asked) then
       texts[#texts + 1], texts[#texts + 2] = i, what
@@ -339,8 +343,8 @@ local function recover(entries, drift, budget, events, repeat_key, completed)
       consumed = i
       local found = {}
       if letter == "r" or letter == "f" or letter == "g" then
-        found, drift = locate(find, id, entries.distances[i], drift, taken)
-        if #found == 0 then letter = "m" end
+        found, drift = locate(find, id, entry.distances, drift, taken)
+        if #found == 0 then letter = "m" else beyond = math.max(beyond, found[1]) end
       end
       for _, d in ipairs(found) do holes[#holes + 1] = d end
       if #found > 0 or letter == "l" then gone[#gone + 1] = id end
@@ -348,13 +352,13 @@ local function recover(entries, drift, budget, events, repeat_key, completed)
         local reason = letter == "f" and echomq and what[6] or nil
         local into = reason and failed or back
         into[#into + 1] = id
-        changes[#changes + 1] = {entries.jobs[i], what, id, reason}
+        changes[#changes + 1] = {entry.job, what, id, reason}
       end
       letters[i] = letter
     end
   end
-  local lost = commit(back, failed, gone, changes, holes, events)
-  return consumed, drift + #holes, table.concat(letters), texts, lost
+  local lost, moved = commit(back, failed, gone, changes, holes, beyond, events)
+  return consumed, drift + #holes, table.concat(letters), texts, lost, moved
 end
 
 -- Marks ----------------------------------------------------------------------------------------------------
@@ -411,8 +415,7 @@ end
 local function look()
   local marks, any = {}, false
   for _, id in ipairs(call("SMEMBERS", STALLED)) do marks[id], any = "unmet", true end
-  local known = {ids = {}, distances = {}, jobs = {}, locks = {}, schedulers = {}}
-  local new, stale, slot = {}, {}, {}
+  local known, new, stale, slot = {}, {}, {}, {}
   local distance, length = 1, call("LLEN", ACTIVE)
   while distance <= length do
     local ids, locks = call("LRANGE", ACTIVE, -(distance + 999), -distance), {}
@@ -424,12 +427,11 @@ local function look()
       if not alive[i] then
         local n = slot[id]
         if n then
-          if n > 0 then known.distances[n] = known.distances[n] .. "," .. distance end
+          if n > 0 then known[n].distances = known[n].distances .. "," .. distance end
         elseif mark_of then
-          n = #known.ids + 1
-          known.ids[n], known.distances[n], known.locks[n] = id, tostring(distance), locks[i]
-          known.jobs[n], known.schedulers[n] = base .. ":" .. id, true
-          slot[id] = n
+          slot[id] = #known + 1
+          known[slot[id]] =
+            {id = id, distances = tostring(distance), job = base .. ":" .. id, lock = locks[i], scheduler = true}
         else
           new[#new + 1], slot[id] = id, 0
         end
@@ -448,6 +450,20 @@ end
 
 local function part(list, from, to) return {unpack(list, from, math.min(to, #list))} end
 
+-- The entries behind the first n, with the new places of those that were moved; oldest first again.
+local function rebase(entries, n, moved, drift)
+  local rest, place = {}, {}
+  for i = n + 1, #entries do rest[#rest + 1] = entries[i] end
+  if #moved == 0 then return rest end
+  for i = 1, #moved, 2 do place[moved[i]] = moved[i + 1] + drift end
+  local function first(entry) return place[entry.id] or tonumber(string.match(entry.distances, "%d+")) end
+  table.sort(rest, function(a, b) return first(a) < first(b) end)
+  for _, entry in ipairs(rest) do
+    if place[entry.id] then entry.distances = place[entry.id] .. "," .. entry.distances end
+  end
+  return rest
+end
+
 local function sweep()
   local recovered, failed, kept = {}, {}, {}
   local function reply(status, left)
@@ -460,16 +476,18 @@ local function sweep()
   local events, keep_back = base .. ":events", held()
   if mark_all then trim(events) end
   local known, new, stale = look()
-  if keep_back then kept = known.ids end
+  if keep_back then
+    for i, entry in ipairs(known) do kept[i] = entry.id end
+    known = {}
+  end
   local drift = 0
-  for from = 1, keep_back and 0 or #known.ids, 200 do
-    local chunk = {}
-    for name, list in pairs(known) do chunk[name] = part(list, from, from + 199) end
-    local _, fell, letters = recover(chunk, drift, nil, events, base .. ":repeat", base .. ":completed")
-    drift = fell
-    for i, id in ipairs(chunk.ids) do
+  while #known > 0 do
+    local chunk = part(known, 1, 200)
+    local _, fell, letters, _, _, moved = recover(chunk, drift, nil, events, base .. ":repeat", base .. ":completed")
+    drift, known = fell, rebase(known, #chunk, moved, fell)
+    for i, entry in ipairs(chunk) do
       local into = ({r = recovered, f = failed})[string.sub(letters, i, i)]
-      if into then into[#into + 1] = id end
+      if into then into[#into + 1] = entry.id end
     end
   end
   for from = 1, #stale, 1000 do call("SREM", STALLED, unpack(part(stale, from, from + 999))) end
@@ -498,20 +516,20 @@ local function batch()
   elseif holder ~= token then
     return {"fenced", holder}
   end
-  local consumed, letters, texts, placed, lost = 0, "", {}, 0, 0
+  local consumed, letters, texts, placed, lost, moved = 0, "", {}, 0, 0, {}
   if op == "recover" then
     if held() then return {"held"} end
-    local entries = {ids = column(10, 3), distances = column(11, 3), jobs = {}, locks = {}, schedulers = {}}
-    for i = 1, #entries.ids do
-      entries.jobs[i], entries.locks[i] = KEYS[10 + 2 * i], KEYS[11 + 2 * i]
-      entries.schedulers[i] = KEYS[11 + 2 * #entries.ids + tonumber(ARGV[9 + 3 * i])] or false
-      if ARGV[9 + 3 * i] == "0" then entries.schedulers[i] = false end
+    local entries, count = {}, (#ARGV - 9) / 3
+    for i = 1, count do
+      local n = tonumber(ARGV[9 + 3 * i])
+      entries[i] = {id = ARGV[7 + 3 * i], distances = ARGV[8 + 3 * i], job = KEYS[10 + 2 * i],
+        lock = KEYS[11 + 2 * i], scheduler = n > 0 and KEYS[11 + 2 * count + n]}
     end
-    consumed, drift, letters, texts, lost = recover(entries, drift, budget, KEYS[9], KEYS[10], KEYS[11])
+    consumed, drift, letters, texts, lost, moved = recover(entries, drift, budget, KEYS[9], KEYS[10], KEYS[11])
   elseif op == "mark" then
     consumed, drift, letters, placed = mark(column(10, 2), column(11, 2), {unpack(KEYS, 9)}, drift, budget)
   elseif op == "cover" then
-    if drift == 0 then trim(KEYS[9]) end
+    if KEYS[9] then trim(KEYS[9]) end
     drift, placed = cover(drift > 0 and drift or call("LLEN", ACTIVE), budget)
   elseif op == "clear" then
     letters, drift = clear(column(9, 1), budget), 0
@@ -520,7 +538,7 @@ local function batch()
     return refuse("no such batch: " .. tostring(op))
   end
   if ttl > 0 then call("PEXPIRE", LEASE, ttl) else call("DEL", LEASE) end
-  return {"ok", consumed, math.floor(clock() - started), drift or 0, letters, texts, placed, lost}
+  return {"ok", consumed, math.floor(clock() - started), drift or 0, letters, texts, placed, lost, moved}
 end
 
 if #ARGV <= 5 then return sweep() end

@@ -226,11 +226,13 @@ class Authority:
 
     def _cover(self) -> Steps[None]:
         start = 0
+        # trimmed once a sweep, and never after its own events: those must be there to be read
+        events = [] if self.outcome.stalled else [self._keys.of("events")]
         while True:
             _, reply = yield from self._until_answered(
-                lambda s=start: self._call("cover", [s], [self._keys.of("events")])  # type: ignore[misc]
+                lambda s=start, e=events: self._call("cover", [s], e)  # type: ignore[misc]
             )
-            start = reply[3]
+            start, events = reply[3], []
             if start == 0 or self._ended():
                 return
 
@@ -247,7 +249,7 @@ class Authority:
             self._read_recovery(batch, reply, jobs)
             self._progress(len(outcome.stalled) + outcome.unconfirmed - before, total)
 
-        left = yield from self._batches("recover", jobs, send, read)
+        left = yield from self._batches("recover", jobs, send, read, _rebased)
         (outcome.missed if outcome.stopped else outcome.held).extend(job.entry.job_id for job in left)
 
     def _encode(self, batch: Sequence[_Job], drift: int) -> tuple[list[bytes | str | int], list[bytes]]:
@@ -289,6 +291,7 @@ class Authority:
         items: list[Item],
         send: Callable[[Sequence[Item], int], Steps[list[Any]]],
         read: Callable[[Sequence[Item], list[Any]], None],
+        rebase: Callable[[list[Item], dict[bytes, int], int], list[Item]] | None = None,
     ) -> Generator[Any, Any, list[Item]]:
         """Send all items in calls of a fitting size. Returns those not sent because of a stop or a held queue."""
         pace = Pace(self._max_pause, LARGEST[op])
@@ -306,6 +309,8 @@ class Authority:
             consumed, micros, drift = reply[1], reply[2], reply[3]
             pace.learn(len(batch), consumed or len(batch), micros)
             at += consumed
+            if reply[8] and rebase:
+                items[at:] = rebase(items[at:], dict(zip(reply[8][::2], reply[8][1::2], strict=True)), drift)
         return []
 
     def _until_answered(self, send: Callable[[], Steps[list[Any]]]) -> Generator[Any, Any, tuple[bool, list[Any]]]:
@@ -349,6 +354,14 @@ class Authority:
 
 
 _INTO = {"r": "recovered", "f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}
+
+
+def _rebased(jobs: list[_Job], moved: dict[bytes, int], drift: int) -> list[_Job]:
+    """The jobs to come, with the new places of those that a removal moved; oldest first again."""
+    for job in jobs:
+        if (place := moved.get(job.entry.job_id)) is not None:
+            job.entry = Entry(job.entry.job_id, (place + drift, *job.entry.distances))
+    return sorted(jobs, key=lambda job: job.entry.distances[0])
 
 
 def _joined(distances: Sequence[int]) -> str:

@@ -138,8 +138,8 @@ def base_of(dialect: Dialect, queue: object, prefix: object, hash_tag: object) -
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """The numbers of a version such as ``6.2.0``, ``6`` or ``bullmq:5.81.3-beta.1``; ``None`` if there are none."""
-    found = re.fullmatch(r"(?:bullmq:)?v?(\d+(?:\.\d+){0,2})(?:[-+.].*)?", text.strip())
+    """The numbers of a version such as ``6.2.0``, ``6`` or ``v5.81.3-beta.1``; ``None`` if there are none."""
+    found = re.fullmatch(r"v?(\d+(?:\.\d+){0,2})(?:[-+.].*)?", text.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else None
 
 

@@ -23,6 +23,9 @@ from .report import Status, SweepReport
 
 Phase = Literal["scan", "recover"]
 
+NO_TTL = -1
+"""What ``PTTL`` says of a key that never expires."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -102,7 +105,7 @@ def sweep(task: Task, this: Round) -> Steps[SweepReport]:
         raise
     if opening.holder != this.token:
         return _report(task, this, opening, outcome, "throttled")
-    status: Status = "swept"
+    status: Status = "held" if holds_back(task.policy, opening) else "swept"
     try:
         busy = opening.active > 0 or opening.marks != 0 or task.policy.mark == "active"
         if busy:
@@ -207,13 +210,20 @@ def refuse(task: Task, opening: Opening) -> None:
             f"{to_str(task.keys.base)!r} has groups of BullMQ Pro, whose state a recovery would have to maintain; "
             "leave this queue to its own stalled check"
         )
-    version = task.policy.bullmq_version or parse_version(opening.version or "")
+    version = _version(task.policy, opening)
     if version and version < LAZY_FAILURE[: len(version)]:
         shown = ".".join(map(str, version))
         raise UnsupportedQueueError(
             f"{to_str(task.keys.base)!r} is of BullMQ {shown}, which fails jobs inside its stalled check; "
             f"supported from {'.'.join(map(str, LAZY_FAILURE))} on; leave this queue to its own stalled check"
         )
+
+
+def _version(policy: Policy, opening: Opening) -> tuple[int, ...] | None:
+    """The version of the BullMQ that owns the queue: as the user says, else as the queue does, if it does."""
+    if policy.bullmq_version is not None or opening.version is None or not opening.version.startswith("bullmq:"):
+        return policy.bullmq_version
+    return parse_version(opening.version.removeprefix("bullmq:"))
 
 
 def holds_back(policy: Policy, opening: Opening) -> bool:
@@ -223,7 +233,7 @@ def holds_back(policy: Policy, opening: Opening) -> bool:
     """
     if policy.dialect != "bullmq" or not opening.paused:
         return False
-    version = policy.bullmq_version or parse_version(opening.version or "")
+    version = _version(policy, opening)
     return version is None or version[0] != 6
 
 
@@ -250,7 +260,7 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         stalled=_strings(outcome.stalled),
         guards=names,
         marks_placed=outcome.marks_placed,
-        retry_after=opening.ttl / 1000 if status == "throttled" and opening.ttl >= 0 else None,
+        retry_after=_retry_after(opening) if status == "throttled" else None,
         unconfirmed=outcome.unconfirmed,
         active_scanned=this.active_scanned,
         stalled_scanned=this.stalled_scanned,
@@ -260,6 +270,12 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         started_at=opening.server_time,
         complete=not outcome.stopped,
     )
+
+
+def _retry_after(opening: Opening) -> float | None:
+    if opening.ttl == NO_TTL:
+        return None
+    return max(0, opening.ttl) / 1000  # it may have expired between two looks
 
 
 def _strings(ids: list[bytes]) -> tuple[str, ...]:
