@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support import model, snapshot
 from support.model import Keys, Outcome, Policy, State
-from support.states import benign, hostile, policies, states
+from support.states import benign, every_shape, hostile, policies, states
 from support.ways import BASES, bare_script, expected, next_interval, sweeper, told
 
 NOW = 4_000_000_000_000
@@ -122,6 +122,26 @@ def test_engine_leaves_what_the_model_says(client: redis.Redis, engine: str, dia
                     change(client, base, state, case.between)
 
     check()
+
+
+@pytest.mark.parametrize("mark", ["lockless", "active"])
+@pytest.mark.parametrize("dialect", ["echomq", "bullmq"])
+@pytest.mark.parametrize("paused", [None, b"1", b""])
+def test_every_odd_shape_at_once(
+    client: redis.Redis, engine: str, dialect: str, mark: str, paused: bytes | None
+) -> None:
+    """Chance may never draw an odd value in a job that is due; here each is, beside all the others."""
+    base = BASES[dialect]
+    policy = Policy(dialect, mark, max_attempts=2 if dialect == "echomq" else None)
+    state = every_shape(paused)
+    snapshot.write(client, base, state)
+    with sweeper(client, engine, policy, max_pause=1.0) as subject:
+        for _ in (1, 2):
+            outcome, report, state = agree(client, base, policy, state, subject.sweep)
+            snapshot.assert_same(told(report), expected(outcome, engine))
+            if engine != "script":
+                assert_reasons(report.refused, outcome.refused)
+            next_interval(client, base)
 
 
 def assert_reasons(refused: dict[str, str], classes: dict[bytes, str]) -> None:

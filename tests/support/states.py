@@ -273,3 +273,38 @@ def _events(choose: Choose, keys: Keys) -> None:
     count = choose((0, 1, 3))
     if count:
         keys[b"events"] = Stream([(b"event", b"added", b"jobId", b"%d" % n) for n in range(count)])
+
+
+def every_shape(paused: bytes | None = None) -> State:
+    """One queue with every odd thing in it once, each in a job that is due: nothing is left to chance."""
+    plain: Hash = {b"name": b"paint"}
+    jobs: dict[bytes, Value | None] = {b"plain": plain, b"hashless": None, b"empty": {b"name": b""}}
+    for number, opts in enumerate(OPTS + ODD_OPTS):
+        jobs[b"opts-%d" % number] = {**plain, b"opts": opts}
+    for number, counter in enumerate(COUNTERS + ODD_COUNTERS):
+        jobs[b"stc-%d" % number] = {**plain, b"stc": counter}
+        jobs[b"atm-%d" % number] = {**plain, b"atm": counter}
+    for number, value in enumerate(WRONG_TYPES):
+        jobs[b"typed-%d" % number] = value
+    for scheduler in (b"s1", b"s2", b"gone", b""):
+        for stalls in (b"0", b"41"):
+            jobs[b"of-%s-%s" % (scheduler, stalls)] = {**plain, b"rjk": scheduler, b"stc": stalls}
+    for place in (b"completed", b"failed", b"neither"):
+        jobs[b"done-" + place] = {**plain, b"finishedOn": b"1700000000000"}
+        jobs[b"fresh-" + place] = dict(plain)
+    jobs.update({job_id: dict(plain) for job_id in ORDINARY_IDS + HOSTILE_IDS + MARKER_IDS})
+    keys: Keys = {job_id: value for job_id, value in jobs.items() if value is not None}
+    keys[b"completed"] = ZSet({b"done-completed": 1.0, b"fresh-completed": 2.0})
+    keys[b"failed"] = ZSet({b"done-failed": 1.0, b"fresh-failed": 2.0})
+    keys[b"repeat:s1"] = {b"name": b"every"}
+    keys[b"repeat"] = ZSet({b"s2": 2.0})
+    due = [*jobs, *sorted(OWN_KEYS)]
+    twice = [b"plain", b"hashless", b"opts-0", b"stc-0"]
+    unmarked, locked, strays = b"new", b"alive", (b"stray", b"stray-locked")
+    keys.update({unmarked: dict(plain), locked: dict(plain), locked + b":lock": b"t", b"stray-locked:lock": b"t"})
+    keys[b"active"] = [*twice, unmarked, locked, *due, *twice, unmarked]
+    keys[b"stalled"] = {*due, locked, *strays}
+    keys[b"wait"] = [b"8", b"9"]
+    if paused is not None:
+        keys[b"meta"] = {b"paused": paused, b"version": b"bullmq:6.2.0"}
+    return State(keys)
