@@ -450,11 +450,10 @@ end
 
 local function part(list, from, to) return {unpack(list, from, math.min(to, #list))} end
 
--- The entries behind the first n, with the new places of those that were moved; oldest first again.
-local function rebase(entries, n, moved, drift)
+-- The entries from one on, with the new places of those that were moved; oldest first again.
+local function rebase(entries, from, moved, drift)
   local rest, place = {}, {}
-  for i = n + 1, #entries do rest[#rest + 1] = entries[i] end
-  if #moved == 0 then return rest end
+  for i = from, #entries do rest[#rest + 1] = entries[i] end
   for i = 1, #moved, 2 do place[moved[i]] = moved[i + 1] + drift end
   local function first(entry) return place[entry.id] or tonumber(string.match(entry.distances, "%d+")) end
   table.sort(rest, function(a, b) return first(a) < first(b) end)
@@ -480,15 +479,16 @@ local function sweep()
     for i, entry in ipairs(known) do kept[i] = entry.id end
     known = {}
   end
-  local drift = 0
-  while #known > 0 do
-    local chunk = part(known, 1, 200)
+  local drift, at = 0, 1
+  while at <= #known do
+    local chunk = part(known, at, at + 199)
     local _, fell, letters, _, _, moved = recover(chunk, drift, nil, events, base .. ":repeat", base .. ":completed")
-    drift, known = fell, rebase(known, #chunk, moved, fell)
     for i, entry in ipairs(chunk) do
       local into = ({r = recovered, f = failed})[string.sub(letters, i, i)]
       if into then into[#into + 1] = entry.id end
     end
+    drift, at = fell, at + #chunk
+    if #moved > 0 then known, at = rebase(known, at, moved, drift), 1 end
   end
   for from = 1, #stale, 1000 do call("SREM", STALLED, unpack(part(stale, from, from + 999))) end
   if mark_all then
