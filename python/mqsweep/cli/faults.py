@@ -36,7 +36,7 @@ def explain(fault: Exception, url: str) -> tuple[Exit, str]:
         fault: one of `EXPECTED`.
         url: where Redis was looked for; printed masked.
     """
-    text = escape(str(fault), TEXT_LIMIT)
+    text = escape(str(fault).removeprefix("mqsweep: "), TEXT_LIMIT)  # the script says whose error it is
     if isinstance(fault, ConfigurationError):
         return Exit.USAGE, text
     if isinstance(fault, (redis.AuthenticationError, redis.exceptions.AuthorizationError)):

@@ -208,10 +208,10 @@ def inspection_lines(seen: Inspection) -> Iterator[str]:
         names = ("unknown" if name is None else escape(name, 32) for name, _ in workers)
         yield "  workers: " + _some([f"{name} ({n:,})" for name, (_, n) in zip(names, workers, strict=True)], 5)
         yield from _table(seen.jobs)
-    if seen.locked_marks:
-        yield f"  {count(len(seen.locked_marks), 'mark')} of jobs that have a lock: the next sweep takes them back"
-    if seen.strays:
-        yield f"  {count(len(seen.strays), 'mark')} of jobs that are not active: the next sweep takes them back"
+    back = ((len(seen.locked_marks), "whose job has a lock"), (len(seen.strays), "whose job is not active"))
+    if any(number for number, _ in back):
+        said = ", ".join(f"{number:,} {which}" for number, which in back if number)
+        yield f"  marks that the next sweep takes back: {said}"
     yield f"  lease: {who(seen.holder)}"
 
 
@@ -220,8 +220,9 @@ def _some(texts: Sequence[str], most: int) -> str:
 
 
 def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
-    head = ("JOB", "MARKED", "TAKEN", "WORKER", "ATTEMPTS", "STALLS", "NEXT")
-    rows = [head, *map(_row, jobs[:LISTED])]
+    head = ("JOB", "MARKED", "TAKEN", "WORKER", "ATTEMPTS", "STALLS", "NOTE")
+    rows = [_row(job) for job in jobs[:LISTED]]
+    rows = [head if any(row[-1] for row in rows) else (*head[:-1], ""), *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
@@ -231,7 +232,6 @@ def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
 
 def _row(job: StalledJob) -> tuple[str, ...]:
     ago = "?" if job.processed_on is None else f"{span(max(0.0, time.time() - job.processed_on))} ago"
-    following = "failed" if job.past_ceiling else "recovered"
     return (
         escape(job.id),
         "yes" if job.marked else "no",
@@ -239,7 +239,7 @@ def _row(job: StalledJob) -> tuple[str, ...]:
         "?" if job.worker is None else escape(job.worker, 32),
         _known(job.attempts),
         _known(job.stalls),
-        "its workers ignore the ceiling" if job.runaway else following if job.marked else "marked",
+        "its workers ignore the ceiling" if job.runaway else "past max_stalled_count next" if job.past_ceiling else "",
     )
 
 

@@ -23,7 +23,9 @@ def sweep(options: argparse.Namespace) -> Exit:
     with opened(options) as queues:
         for queue in queues:
             try:
-                codes.append(_one(queue, options.json))
+                code = _one(queue, options.json)
+                if code is not None:
+                    codes.append(code)
             except EXPECTED as fault:
                 code, text = explain_for(queue.name, fault, options.url)
                 say(text)
@@ -33,7 +35,8 @@ def sweep(options: argparse.Namespace) -> Exit:
     return overall(codes)
 
 
-def _one(queue: Queue, as_json: bool) -> Exit:
+def _one(queue: Queue, as_json: bool) -> Exit | None:
+    """Sweep one queue; ``None`` when there is no such queue."""
     missing = queue.missing()
     if missing:  # a lease would be left as its only key, and the next try would find a queue
         report = SweepReport(queue.name, queue.dialect, queue.sweeper.engine, "swept")
@@ -44,6 +47,8 @@ def _one(queue: Queue, as_json: bool) -> Exit:
         print_lines([json.dumps(report.to_dict() | {"exists": not missing})])
     elif not missing:
         print_lines(report_lines(report, queue.sweeper.interval, _holder(queue, report)))
+    if missing:
+        return None
     if report.status == "held":
         return Exit.FAILED
     return Exit.DONE if report.status == "swept" else Exit.BUSY
