@@ -66,6 +66,11 @@ def is_passing(error: Exception) -> bool:
     return bool(names & _PASSING) or str(error).startswith(_PASSING_CODES)
 
 
+def _modules(client: Any) -> list[str]:
+    """Where the client's class comes from; a user's own class leads to the library's."""
+    return [kind.__module__ for kind in type(client).__mro__]
+
+
 def client_of(client: Any, flavour: ModuleType = redis) -> tuple[Any, bool]:
     """A client, and whether it was made here from a URL.
 
@@ -89,7 +94,8 @@ def client_of(client: Any, flavour: ModuleType = redis) -> tuple[Any, bool]:
     name = type(client).__name__
     if not hasattr(client, "get_node_from_key") and not hasattr(client, "connection_pool"):
         raise ConfigurationError(f"client={name}: must be a redis.Redis, a redis.RedisCluster or a URL")
-    if (".asyncio." in f"{type(client).__module__}.") != (flavour is not redis):
+    asynchronous = any(".asyncio." in f"{module}." for module in _modules(client))
+    if asynchronous != (flavour is not redis):
         raise ConfigurationError(
             f"client={name}: Sweeper takes a blocking client, AsyncSweeper one of redis.asyncio; or give a URL"
         )
@@ -120,8 +126,8 @@ class Source:
                 f"the keys of {to_str(keys.base)!r} spread over cluster slots: "
                 "put the prefix or the queue's name in braces, e.g. prefix='{bull}'"
             )
-        root = type(self.client).__module__.split(".", 1)[0]
-        root = root if root in ("redis", "valkey") else "redis"
+        roots = {module.split(".", 1)[0] for module in _modules(self.client)}
+        root = "valkey" if "valkey" in roots else "redis"
         self._retry = importlib.import_module(f"{root}.{'asyncio.' if flavour is not redis else ''}retry")
         self._backoff = importlib.import_module(f"{root}.backoff")
         self.exceptions: Any = importlib.import_module(f"{root}.exceptions")
