@@ -132,7 +132,24 @@ def test_refuses_broken_scans(reader: Any, stream: bytes) -> None:
         reader.scanned(10)
 
 
-@pytest.mark.parametrize("read", ["integer", "bulks", "scanned"])
+def test_reads_flags(reader: Any) -> None:
+    for byte in b"*3\r\n:1\r\n:0\r\n:1\r":
+        reader.feed(bytes([byte]))
+        assert reader.flags(3) is None
+    reader.feed(b"\n*0\r\n")
+    assert reader.flags(3) == [True, False, True]
+    assert reader.flags(0) == []
+    assert not reader.pending
+
+
+@pytest.mark.parametrize("stream", [b"*4\r\n", b"*2\r\n:2\r\n", b"*2\r\n:0\r\n$1\r\n", b"*1\r\n:01\r\n", b":1\r\n"])
+def test_refuses_broken_flags(reader: Any, stream: bytes) -> None:
+    reader.feed(stream)
+    with pytest.raises(ProtocolError):
+        reader.flags(3)
+
+
+@pytest.mark.parametrize("read", ["integer", "bulks", "flags", "scanned"])
 def test_error_replies_are_the_servers(reader: Any, read: str) -> None:
     reader.feed(b"-LOADING \xff it is\r\n")
     with pytest.raises(ServerReplyError) as caught:
@@ -172,6 +189,7 @@ LIKELY = st.one_of(
             b"$0\r\n\r\n",
             b"$3\r\na\r\n\r\n",
             b":1\r\n",
+            b":0\r\n",
             b"-E'\"\\\t\r\n",
             b"\r\n",
             b"\r",
@@ -187,7 +205,7 @@ LIKELY = st.one_of(
 @given(
     pieces=st.lists(LIKELY, max_size=8),
     size=st.integers(1, 40),
-    reads=st.lists(st.sampled_from(("integer", "bulks", "scanned")), min_size=1, max_size=4),
+    reads=st.lists(st.sampled_from(("integer", "bulks", "flags", "scanned")), min_size=1, max_size=4),
 )
 def test_twins_say_the_same(pieces: list[bytes], size: int, reads: list[str]) -> None:
     stream = b"".join(pieces)

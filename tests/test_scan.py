@@ -114,6 +114,27 @@ def test_marks_of_the_living_may_be_meant_to_stand(
     assert sorted(seen.strays) == [b"gone", b"stray"]  # not in active, so its mark goes, lock or no lock
 
 
+def test_many_marks_are_read_in_slices(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
+    """Those that matter are asked for; strays and marks of the living turn up slice by slice."""
+    ids, strays = numbers(6000), [b"stray-%d" % number for number in range(500)]
+    dead = ids[::50]
+    fill(client, ids, [i for i in ids if i not in set(dead)], ids[::2] + strays)
+    wanted = [(job_id, (place * 50 + 1,), place * 50 % 2 == 0) for place, job_id in enumerate(dead)]
+    found: set[bytes] = set()
+    cursor, scans = b"0", 0
+    while scans == 0 or cursor != b"0":
+        client.config_resetstat()
+        scan = make(most_marks=1000, cursor=cursor)
+        seen = look(scan, wire)
+        assert seen.stalled == wanted
+        assert seen.stalled_scanned <= 2100  # SSCAN answers in its own pieces
+        assert client.info("commandstats")["cmdstat_sscan"]["calls"] <= 2
+        found.update(seen.strays)
+        cursor, scans = scan.cursor, scans + 1
+    assert found == set(strays)
+    assert scans > 1
+
+
 def test_odd_ids_and_duplicates(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
     ids = [*ODD_IDS, b"z" * (1 << 20), b"1", *ODD_IDS[:2]]
     fill(client, ids, [b"1"], [ODD_IDS[2]])
@@ -253,6 +274,9 @@ class FakeServer:
         if command[0] == b"EXISTS":
             count = len(command) - 1
             return b":%d\r\n" % self.chance.choice((0, count, count, self.chance.randint(0, count)))
+        if command[0] == b"SMISMEMBER":
+            flags = [self.chance.randint(0, 1) for _ in command[2:]]
+            return b"*%d\r\n" % len(flags) + b"".join(b":%d\r\n" % flag for flag in flags)
         if command[0] == b"LRANGE":
             ids = self.ids(int(command[3]) - int(command[2]) + 1)
             return b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
@@ -282,7 +306,7 @@ def story(module: Any, seed: int, hostile: bool, how: dict[str, Any]) -> list[ob
         for _ in range(3000):
             out = scan.outgoing()
             pending += b"".join(fake.answer(command) for command in commands(reader, out))
-            told.append((out, scan.active_scanned, scan.active_total, scan.stalled_scanned, scan.done))
+            told.append((out, scan.active_scanned, scan.active_total, scan.stalled_scanned, scan.cursor, scan.done))
             if scan.done:
                 told.append(scan.sightings())
                 break
@@ -303,6 +327,8 @@ def story(module: Any, seed: int, hostile: bool, how: dict[str, Any]) -> list[ob
             "check": st.sampled_from((1, 3, 100)),
             "depth": st.sampled_from((1, 3)),
             "keep_locked": st.booleans(),
+            "most_marks": st.sampled_from((None, 1, 25)),
+            "cursor": st.sampled_from((b"0", b"7")),
         }
     ),
 )

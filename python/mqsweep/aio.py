@@ -153,10 +153,8 @@ class AsyncSweeper(Front):
     async def sweep(self) -> SweepReport:
         """One sweep; see `mqsweep.Sweeper.sweep`."""
         async with self._busy:
-            this = Round(new_token(), before=self._before)
-            report = await drive(sweep(self._task, this), self._link)
-            self._before = this.vitals or self._before
-            return report
+            this = Round(new_token(), self._memory)
+            return await drive(sweep(self._task, this), self._link)
 
     async def run(self, stop: asyncio.Event, on_report: Listener | None = None) -> None:
         """Sweep at a fixed rate until the event is set; see `mqsweep.Sweeper.run`.

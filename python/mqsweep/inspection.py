@@ -38,7 +38,7 @@ def inspect(task: Task) -> Steps[Inspection]:
             "this server is a replica, where locks are seen late or not at all; connect to the primary"
         )
     refuse(task, opening)
-    scan = new_scan(task)
+    scan = new_scan(task, opening)
     while not scan.done:
         yield Step(scan)
     seen = scan.sightings()

@@ -1,4 +1,4 @@
-"""Reading replies: RESP2, cut anywhere, of the three shapes that a scan asks for.
+"""Reading replies: RESP2, cut anywhere, of the four shapes that a scan asks for.
 
 It is written twice, here and in Rust (``_core.ReplyReader``); fed the same bytes both say the same. Where all is well
 no Python loop runs per element: a chunk is cut by one ``bytes.split``, and an array's framing is proven by mapping
@@ -17,13 +17,14 @@ LONGEST_HEADER = 64
 """Bytes of an element's header at most."""
 
 _HEADERS = [b"$%d" % n for n in range(1024)]
+_FLAGS = frozenset((b":0", b":1"))
 _KNOWN_HEADERS = frozenset(_HEADERS)
 
 
 class ReplyReader:
     """Takes bytes as they come and gives out replies in order.
 
-    Each of `integer`, `bulks` and `scanned` reads the next reply, or returns ``None`` while it is not complete. An
+    Each of `integer`, `bulks`, `flags` and `scanned` reads the next reply, or returns ``None`` while it is not complete. An
     error reply raises `ServerReplyError`; bytes that are not the reply asked for raise `ProtocolError`. Memory is
     bounded by what has arrived, never by what a header announces.
     """
@@ -81,6 +82,31 @@ class ReplyReader:
             return None
         self._at = read[1]
         return read[0]
+
+    def flags(self, most: int) -> list[bool] | None:
+        """The next reply, an array of zeros and ones, as ``SMISMEMBER`` sends it.
+
+        Args:
+            most: elements that it may have.
+
+        Raises:
+            ProtocolError: it is no such array.
+            ServerReplyError: it is an error.
+        """
+        line = self._head()
+        if line is None:
+            return None
+        count = _length(line, b"*", most)
+        start = self._at + 1
+        flags = self._lines[start : start + count]
+        if not _FLAGS.issuperset(flags):
+            wrong = next(flag for flag in flags if flag not in _FLAGS)
+            raise ProtocolError(f"expected 0 or 1, got {shown(wrong)}")
+        if len(flags) < count:
+            self._bound(LONGEST_LINE)
+            return None
+        self._at = start + count
+        return [flag == b":1" for flag in flags]
 
     def scanned(self, most: int) -> tuple[bytes, list[bytes]] | None:
         """The next reply, a cursor and an array of bulk strings, as ``SSCAN`` sends it.

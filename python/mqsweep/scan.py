@@ -10,7 +10,7 @@ encoded by one ``join``, and each is settled by one small number.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
+from itertools import chain, compress
 from typing import NamedTuple
 
 from .errors import ProtocolError, ServerReplyError
@@ -58,6 +58,15 @@ class _Check:
         self.distances = distances  # None: these are marks
 
 
+class _Marked:
+    """Marks asked for at once: of these ids, which have no lock."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: list[bytes]) -> None:
+        self.ids = ids
+
+
 class Scan:
     """One pass over a queue.
 
@@ -69,6 +78,9 @@ class Scan:
         check: locks asked for at once.
         depth: windows asked for ahead of their replies.
         keep_locked: marks of living jobs are meant to stand (``mark="active"``): do not report them.
+        most_marks: read about so many marks and no more; of the rest only those are asked for whose jobs have no
+            lock. Then marks of living jobs and strays are found in slices, some each sweep.
+        cursor: where the slice begins: what `cursor` said after the scan before.
     """
 
     def __init__(
@@ -81,6 +93,8 @@ class Scan:
         check: int = 100,
         depth: int = 3,
         keep_locked: bool = False,
+        most_marks: int | None = None,
+        cursor: bytes = b"0",
     ) -> None:
         self._stalled_key, self._active_key = stalled, active
         self._window, self._check, self._depth = window, check, depth
@@ -89,7 +103,7 @@ class Scan:
         self._heads = [b":lock\r\n$%d\r\n%s" % (n + self._overhead, base) for n in range(SHORT)]
         self._base = base
         self._out: list[bytes] = []
-        self._expected: deque[str | tuple[int, int] | _Check] = deque()
+        self._expected: deque[str | tuple[int, int] | _Check | _Marked] = deque()
         self._replies = ReplyReader()
         self._fault: Exception | None = None
         self._seen: set[bytes] = set()  # marks read
@@ -106,7 +120,10 @@ class Scan:
         self._lockless: dict[bytes, set[int]] = {}
         self.active_scanned = self.active_total = 0
         self._range_head = b"*4\r\n$6\r\nLRANGE\r\n" + _bulk(active)
-        self._ask_marks(b"0")
+        self._most_marks = most_marks
+        self._slice = cursor != b"0"  # whether some marks are not read
+        self.cursor = cursor
+        self._ask_marks(cursor)
 
     @property
     def done(self) -> bool:
@@ -185,6 +202,11 @@ class Scan:
         self._out.append(self._encode(check.ids))
         self._expected.append(check)
 
+    def _ask_marked(self, ids: list[bytes]) -> None:
+        parts = [_bulk(job_id) for job_id in ids]
+        self._out.append(b"*%d\r\n$10\r\nSMISMEMBER\r\n%s" % (len(ids) + 2, _bulk(self._stalled_key) + b"".join(parts)))
+        self._expected.append(_Marked(ids))
+
     def _encode(self, ids: list[bytes]) -> bytes:
         try:
             heads = list(map(self._heads.__getitem__, map(len, ids)))
@@ -205,7 +227,7 @@ class Scan:
         if not self._expected and self._replies.pending:
             raise ProtocolError("the server sent a reply that was not asked for")
 
-    def _take(self, asked: str | tuple[int, int] | _Check) -> bool:
+    def _take(self, asked: str | tuple[int, int] | _Check | _Marked) -> bool:
         """Read the reply to what was asked. Returns whether it was complete."""
         if isinstance(asked, tuple):
             ids = self._replies.bulks(asked[0] - asked[1] + 1)
@@ -213,6 +235,15 @@ class Scan:
                 return False
             self._expected.popleft()
             self._window_read(ids, *asked)
+            return True
+        if isinstance(asked, _Marked):
+            flags = self._replies.flags(len(asked.ids))
+            if flags is None:
+                return False
+            if len(flags) != len(asked.ids):
+                raise ProtocolError(f"SMISMEMBER of {len(asked.ids)} members answered {len(flags)}")
+            self._expected.popleft()
+            self._candidates.update(compress(asked.ids, flags))
             return True
         if asked == "marks":
             read = self._replies.scanned(MARKS_MOST)
@@ -236,9 +267,11 @@ class Scan:
     def _marks_read_on(self, cursor: bytes, ids: list[bytes]) -> None:
         fresh = [i for i in dict.fromkeys(ids) if i not in self._seen]
         self._seen.update(fresh)
-        if cursor != b"0":
+        self.cursor = cursor
+        if cursor != b"0" and (self._most_marks is None or len(self._seen) < self._most_marks):
             self._ask_marks(cursor)
         else:
+            self._slice = self._slice or cursor != b"0"
             self._marks_read = True
         self._ask_locks(fresh, None)
         self._walk_if_ready()
@@ -283,6 +316,8 @@ class Scan:
         elif not alive:
             for job_id, distance in zip(ids, distances, strict=True):
                 self._lockless.setdefault(job_id, set()).add(distance)
+            if self._slice:
+                self._ask_marked(ids)
         elif self._candidates:
             self._locked.update(dict.fromkeys(i for i in ids if i in self._candidates))
         self._walk_if_ready()

@@ -7,14 +7,13 @@ import random
 import time
 from collections.abc import Callable
 
-from . import guards
 from .authority import Authority, Fenced
 from .connect import is_passing
 from .drive import Steps, Tell, Wait
 from .errors import MQSweepError
 from .lease import new_token
 from .report import SweepReport
-from .sweep import Round, Task, sweep
+from .sweep import Memory, Round, Task, sweep
 
 log = logging.getLogger("mqsweep")
 
@@ -37,10 +36,10 @@ def serve(task: Task, stopped: Callable[[], bool]) -> Steps[None]:
     token = new_token()
     due = time.monotonic()
     backoff = FIRST_BACKOFF
-    before: guards.Vitals | None = None
+    memory = Memory()
     last: Round | None = None
     while not (yield Wait(max(0.0, due - time.monotonic()))):
-        this = Round(token, stopped, keep=task.engine.scan is not None, before=before)
+        this = Round(token, memory, stopped, keep=task.engine.scan is not None)
         try:
             report = yield from sweep(task, this)
             wait = (yield from _standby(task, this, report)) if report.status == "throttled" else None
@@ -55,7 +54,6 @@ def serve(task: Task, stopped: Callable[[], bool]) -> Steps[None]:
             due = time.monotonic() + pause
             continue
         backoff = FIRST_BACKOFF
-        before = this.vitals or before
         if wait is not None:
             due = time.monotonic() + wait
         else:

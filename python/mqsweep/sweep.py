@@ -23,6 +23,8 @@ from .report import Status, SweepReport
 
 Phase = Literal["scan", "recover"]
 
+MANY_MARKS = 20_000
+"""Marks from which on they are read in slices of about so many, a slice a sweep (``bullmq`` only)."""
 NO_TTL = -1
 """What ``PTTL`` says of a key that never expires."""
 
@@ -57,6 +59,19 @@ class Task:
 
 
 @dataclass
+class Memory:
+    """What one sweep leaves for the next of the same queue; losing it costs nothing but a guard's comparison.
+
+    Attributes:
+        vitals: what the sweep before saw, for the guards.
+        cursor: where the next slice of marks begins, while there are many.
+    """
+
+    vitals: guards.Vitals | None = None
+    cursor: bytes = b"0"
+
+
+@dataclass
 class Round:
     """What belongs to one sweep.
 
@@ -64,16 +79,16 @@ class Round:
         token: what is put into ``stalled-check``.
         stop: says whether to end early.
         keep: leave the lease two intervals at the end, for the next sweep of the same token.
-        before: what the sweep before saw, for the guards.
-        vitals: what this one saw, once it is over.
+        memory: what the sweep before left.
+        vitals: what this one saw.
         opening: what its first round trip told.
         started: our clock at its start.
     """
 
     token: bytes
+    memory: Memory
     stop: Callable[[], bool] = lambda: False
     keep: bool = False
-    before: guards.Vitals | None = None
     vitals: guards.Vitals | None = None
     opening: Opening | None = None
     started: float = field(default_factory=time.monotonic)
@@ -139,7 +154,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     ttl = sweeping_ttl(task.interval)
     if opening.ttl < 0.9 * ttl:
         yield from authority.expire(ttl)
-    scan = new_scan(task)
+    scan = new_scan(task, opening, this.memory.cursor)
     renewed = time.monotonic()
     while not scan.done:
         yield Step(scan)
@@ -155,20 +170,28 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     if not scan.done:
         return "swept"
     seen = scan.sightings()
+    this.memory.cursor = scan.cursor
     this.vitals = guards.Vitals(opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled))
     held = holds_back(task.policy, opening)
     yield from authority.apply(decide(seen, task.policy, hold=held))
     return "held" if held or authority.outcome.held else "swept"
 
 
-def new_scan(task: Task) -> Any:
-    """A scan of the task's queue, by its engine."""
+def new_scan(task: Task, opening: Opening, cursor: bytes = b"0") -> Any:
+    """A scan of the task's queue, by its engine.
+
+    BullMQ's own check marks every active job. Where it did so for a large queue, most marks are of living jobs whose
+    workers take them back; so only a slice of them is read, and the rest asked for where it matters.
+    """
     assert task.engine.scan is not None
+    many = task.policy.dialect == "bullmq" and opening.marks > MANY_MARKS
     return task.engine.scan(
         stalled=task.keys.of("stalled"),
         active=task.keys.of("active"),
         base=task.keys.base + b":",
         keep_locked=task.policy.mark == "active",
+        most_marks=MANY_MARKS if many else None,
+        cursor=cursor if many else b"0",
     )
 
 
@@ -242,7 +265,8 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
     names: tuple[str, ...] = ()
     if this.vitals is not None:
         this.vitals = guards.Vitals(**{**this.vitals.__dict__, "duration": duration})
-        names = guards.raised(this.before, this.vitals)
+        names = guards.raised(this.memory.vitals, this.vitals)
+        this.memory.vitals = this.vitals
     return SweepReport(
         queue=task.queue,
         dialect=task.policy.dialect,

@@ -11,7 +11,7 @@ from typing import Any, Self
 import redis
 
 from . import engine as engines
-from . import guards, inspection
+from . import inspection
 from . import scan as pure
 from .connect import Command, Link, Source
 from .dialects import base_of, choice, dialect_of, policy_of, seconds
@@ -21,7 +21,7 @@ from .keys import ORDER
 from .lease import new_token
 from .report import Inspection, SweepReport
 from .service import serve
-from .sweep import Progress, Round, Task, sweep
+from .sweep import Memory, Progress, Round, Task, sweep
 
 
 class Front:
@@ -109,7 +109,7 @@ class Front:
             exceptions=self._source.exceptions,
             progress=on_progress or (lambda progress: None),
         )
-        self._before: guards.Vitals | None = None
+        self._memory = Memory()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -175,10 +175,8 @@ class Sweeper(Front):
             redis.exceptions.RedisError: faults of the connection and refusals of the server.
         """
         with self._busy:
-            this = Round(new_token(), before=self._before)
-            report = drive(sweep(self._task, this), self._link)
-            self._before = this.vitals or self._before
-            return report
+            this = Round(new_token(), self._memory)
+            return drive(sweep(self._task, this), self._link)
 
     def run(self, stop: threading.Event, on_report: Callable[[SweepReport], None] | None = None) -> None:
         """Sweep at a fixed rate until the event is set.

@@ -61,6 +61,10 @@ impl ReplyReader {
         Ok(found.map(|ranges| self.elements(py, &ranges)))
     }
 
+    fn flags(&mut self, most: usize) -> PyResult<Option<Vec<bool>>> {
+        Ok(self.inner.flags(most)?)
+    }
+
     #[allow(clippy::type_complexity)]
     fn scanned<'py>(
         &mut self,
@@ -94,7 +98,8 @@ pub struct Scan {
 #[pymethods]
 impl Scan {
     #[new]
-    #[pyo3(signature = (*, stalled, active, base, window=1000, check=100, depth=3, keep_locked=false))]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (*, stalled, active, base, window=1000, check=100, depth=3, keep_locked=false, most_marks=None, cursor=b"0".to_vec()))]
     fn new(
         stalled: Vec<u8>,
         active: Vec<u8>,
@@ -103,6 +108,8 @@ impl Scan {
         check: usize,
         depth: usize,
         keep_locked: bool,
+        most_marks: Option<usize>,
+        cursor: Vec<u8>,
     ) -> PyResult<Self> {
         if window == 0 || check == 0 || depth == 0 {
             return Err(PyValueError::new_err(
@@ -117,6 +124,8 @@ impl Scan {
             check,
             depth,
             keep_locked,
+            most_marks,
+            cursor,
         };
         Ok(Self {
             inner: scan::Scan::new(settings),
@@ -138,6 +147,11 @@ impl Scan {
     #[getter]
     fn done(&self) -> bool {
         self.inner.done()
+    }
+
+    #[getter]
+    fn cursor<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.cursor)
     }
 
     #[getter]

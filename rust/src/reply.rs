@@ -1,4 +1,4 @@
-//! Reading replies: RESP2, cut anywhere, of the three shapes that a scan asks for.
+//! Reading replies: RESP2, cut anywhere, of the four shapes that a scan asks for.
 //!
 //! The twin of `python/mqsweep/reply.py`; fed the same bytes both say the same, to the letter.
 
@@ -74,6 +74,29 @@ impl ReplyReader {
         };
         self.at = next;
         Ok(Some(elements))
+    }
+
+    /// The next reply, an array of zeros and ones, as `SMISMEMBER` sends it.
+    pub fn flags(&mut self, most: usize) -> Read<Vec<bool>> {
+        let Some((line, mut next)) = self.head()? else {
+            return Ok(None);
+        };
+        let count = length(&self.buffer[line], b'*', most)?;
+        let mut flags = Vec::new();
+        for _ in 0..count {
+            let Some(end) = self.line_end(next) else {
+                self.bound(next)?;
+                return Ok(None);
+            };
+            match &self.buffer[next..end] {
+                b":0" => flags.push(false),
+                b":1" => flags.push(true),
+                wrong => return Err(protocol("expected 0 or 1, got", wrong)),
+            }
+            next = end + 2;
+        }
+        self.at = next;
+        Ok(Some(flags))
     }
 
     /// The next reply, a cursor and an array, as `SSCAN` sends it.
@@ -322,6 +345,7 @@ mod tests {
             reader.feed(&data);
             _ = reader.integer();
             _ = reader.bulks(most);
+            _ = reader.flags(most);
             _ = reader.scanned(most);
         }
     }

@@ -36,6 +36,16 @@ pub fn exists<'a>(out: &mut Vec<u8>, base: &[u8], ids: impl ExactSizeIterator<It
     }
 }
 
+/// Append `SMISMEMBER` of these ids.
+pub fn smismember<'a>(out: &mut Vec<u8>, key: &[u8], ids: impl ExactSizeIterator<Item = &'a [u8]>) {
+    header(out, b'*', ids.len() + 2);
+    out.extend_from_slice(b"$10\r\nSMISMEMBER\r\n");
+    bulk(out, key);
+    for id in ids {
+        bulk(out, id);
+    }
+}
+
 fn number(out: &mut Vec<u8>, value: usize) {
     // writing to a Vec cannot fail
     _ = write!(out, "{value}");

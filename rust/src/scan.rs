@@ -27,6 +27,10 @@ pub struct Settings {
     pub check: usize,
     pub depth: usize,
     pub keep_locked: bool,
+    /// Read about so many marks and no more; ask for the rest only of jobs without a lock.
+    pub most_marks: Option<usize>,
+    /// Where the slice of marks begins.
+    pub cursor: Vec<u8>,
 }
 
 /// A stalled job: its id, its distances from the tail (ascending), whether it is marked.
@@ -85,6 +89,8 @@ enum Asked {
     /// Distances from and to, both included.
     Window(u64, u64),
     Check(Check),
+    /// Which of these, none of which has a lock, are marked.
+    Marked(Check),
 }
 
 /// One pass over a queue.
@@ -96,6 +102,9 @@ pub struct Scan {
     replies: ReplyReader,
     fault: Option<Fault>,
     seen: HashSet<Id>,
+    /// Some marks are not read.
+    slice: bool,
+    pub cursor: Vec<u8>,
     marks_read: bool,
     walking: bool,
     marks_open: usize,
@@ -115,6 +124,7 @@ pub struct Scan {
 impl Scan {
     pub fn new(settings: Settings) -> Self {
         let size = FIRST_WINDOW.min(settings.window);
+        let cursor = settings.cursor.clone();
         let mut scan = Self {
             settings,
             out: Vec::new(),
@@ -122,6 +132,8 @@ impl Scan {
             replies: ReplyReader::default(),
             fault: None,
             seen: HashSet::new(),
+            slice: cursor != b"0",
+            cursor: cursor.clone(),
             marks_read: false,
             walking: false,
             marks_open: 0,
@@ -137,7 +149,7 @@ impl Scan {
             active_scanned: 0,
             active_total: 0,
         };
-        scan.ask_marks(b"0");
+        scan.ask_marks(&cursor);
         scan
     }
 
@@ -279,7 +291,23 @@ impl Scan {
                 let Some(alive) = self.replies.integer()? else {
                     return Ok(Some(Asked::Check(check)));
                 };
-                self.settle(&check, alive)?;
+                self.settle(check, alive)?;
+            }
+            Asked::Marked(check) => {
+                let Some(flags) = self.replies.flags(check.len())? else {
+                    return Ok(Some(Asked::Marked(check)));
+                };
+                if flags.len() != check.len() {
+                    let text = format!(
+                        "SMISMEMBER of {} members answered {}",
+                        check.len(),
+                        flags.len()
+                    );
+                    return Err(Fault::Protocol(text));
+                }
+                for index in (0..check.len()).filter(|index| flags[*index]) {
+                    self.candidates.insert(check.id(index).into());
+                }
             }
         }
         Ok(None)
@@ -298,10 +326,17 @@ impl Scan {
             .chunks(self.settings.check)
             .map(|part| Check::new(part.iter().map(|range| self.replies.element(range)), None))
             .collect();
-        if cursor == b"0" {
-            self.marks_read = true;
-        } else {
+        self.cursor = cursor.to_vec();
+        if cursor != b"0"
+            && self
+                .settings
+                .most_marks
+                .is_none_or(|most| self.seen.len() < most)
+        {
             self.ask_marks(cursor);
+        } else {
+            self.slice |= cursor != b"0";
+            self.marks_read = true;
         }
         for check in checks {
             self.ask_check(check);
@@ -336,7 +371,7 @@ impl Scan {
         }
     }
 
-    fn settle(&mut self, check: &Check, alive: i64) -> Result<(), Fault> {
+    fn settle(&mut self, check: Check, alive: i64) -> Result<(), Fault> {
         let count = check.len();
         let alive = usize::try_from(alive)
             .ok()
@@ -351,7 +386,12 @@ impl Scan {
                 self.ask_check(check.part(from, (from + piece).min(count)));
             }
         } else {
-            self.settled(check, alive > 0);
+            self.settled(&check, alive > 0);
+            if self.slice && alive == 0 && check.first.is_some() {
+                let ids = (0..check.len()).map(|index| check.id(index));
+                request::smismember(&mut self.out, &self.settings.stalled, ids);
+                self.expected.push_back(Asked::Marked(check));
+            }
         }
         self.walk_if_ready();
         Ok(())
