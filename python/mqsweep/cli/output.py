@@ -12,6 +12,7 @@ from ..report import Inspection, StalledJob, SweepReport
 
 ID_LIMIT = 64
 """Characters of an id that are printed."""
+UUID_LENGTH = 36
 LISTED = 10
 """Ids of a list, or rows of a table, that are printed."""
 LEAST_WIDTH = 40
@@ -125,7 +126,12 @@ _MEANINGS = {
 }
 
 
-def moved(report: SweepReport) -> str:
+def moved(report: SweepReport) -> bool:
+    """Whether a sweep changed anything, or left something to the next that it meant to do."""
+    return any(getattr(report, name) for name in _MEANINGS if name != "held")
+
+
+def summary(report: SweepReport) -> str:
     """What a sweep did, in one line; empty when it did nothing."""
     counts = {name: len(getattr(report, name)) for name in (*_MEANINGS, "refused")}
     said = [f"{n:,} {name}" for name, n in counts.items() if n]
@@ -190,7 +196,7 @@ def _closing(report: SweepReport, interval: float, holder: str | None) -> Iterat
         yield f"next: a sweep {span(interval)} after this one, or later, recovers {those} no lock"
     elif report.engine == "script" and report.status == "swept":
         yield "what it marked, the script engine does not say; 'mqsweep inspect' does"
-    elif report.status == "swept" and not moved(report):
+    elif report.status == "swept" and not summary(report):
         yield "nothing is stalled"
     if report.status == "held":
         yield "next: resume the queue, or say which BullMQ it is: --bullmq-version"
@@ -220,8 +226,8 @@ def _some(texts: Sequence[str], most: int) -> str:
 
 
 def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
-    head = ("JOB", "MARKED", "TAKEN", "WORKER", "ATTEMPTS", "STALLS", "NOTE")
-    rows = [_row(job) for job in jobs[:LISTED]]
+    head = ("JOB", "MARKED", "AGE", "WORKER", "TRIES", "STALLS", "NOTE")
+    rows = [_row(job, wide=width() >= PLAIN_WIDTH) for job in jobs[:LISTED]]
     rows = [head if any(row[-1] for row in rows) else (*head[:-1], ""), *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -230,16 +236,17 @@ def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
         yield f"  {_more(len(jobs) - LISTED).strip()}, younger ones (--json has all)"
 
 
-def _row(job: StalledJob) -> tuple[str, ...]:
-    ago = "?" if job.processed_on is None else f"{span(max(0.0, time.time() - job.processed_on))} ago"
+def _row(job: StalledJob, *, wide: bool) -> tuple[str, ...]:
+    age = "?" if job.processed_on is None else span(max(0.0, time.time() - job.processed_on))
+    past = "past max_stalled_count next" if job.past_ceiling else ""
     return (
-        escape(job.id),
+        escape(job.id, ID_LIMIT if wide else UUID_LENGTH),
         "yes" if job.marked else "no",
-        ago,
-        "?" if job.worker is None else escape(job.worker, 32),
+        age,
+        "?" if job.worker is None else escape(job.worker, 32 if wide else 12),
         _known(job.attempts),
         _known(job.stalls),
-        "its workers ignore the ceiling" if job.runaway else "past max_stalled_count next" if job.past_ceiling else "",
+        "its workers ignore the ceiling" if job.runaway else past,
     )
 
 

@@ -106,10 +106,12 @@ class _Bar:
             TextColumn("{task.fields[note]}", markup=False),
         )
         self._bars = Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=10)
-        self._task = self._bars.add_task("", total=None, note="")
-        self._bars.start()
+        self._task: Any = None
 
     def update(self, words: str, done: int, total: int, note: str) -> None:
+        if self._task is None:
+            self._task = self._bars.add_task(words, completed=done, total=total, note=note)
+            self._bars.start()
         self._bars.update(self._task, description=words, completed=done, total=total, note=note)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 
 from ..report import SweepReport
 from .faults import EXPECTED, Exit, explain, explain_for
-from .output import escape, moved, say, span
+from .output import escape, listed, moved, say, span, summary
 from .queues import Queue, opened
 
 Happening = Queue | None
@@ -63,7 +63,7 @@ class _Service:
         self._happenings = happenings
         self._stop = threading.Event()
         self._printing = threading.Lock()
-        self._status: dict[str, str] = {}
+        self._states: dict[str, object] = {}
         self._codes: list[Exit] = []
 
     def run(self) -> Exit:
@@ -102,8 +102,9 @@ class _Service:
 
     def _tell(self, report: SweepReport) -> None:
         with self._printing:
-            changed = self._status.get(report.queue) != report.status
-            self._status[report.queue] = report.status
+            state = (report.status, report.guards, report.held, tuple(report.refused))
+            changed = self._states.get(report.queue) != state
+            self._states[report.queue] = state
             if self._options.json:
                 print(report.to_json(), flush=True)
             elif changed or moved(report) or self._options.verbose:
@@ -112,7 +113,7 @@ class _Service:
 
 def _line(report: SweepReport) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(report.started_at))
-    what = moved(report)
+    what = summary(report)
     if report.status == "throttled":
         until = "" if report.retry_after is None else f" for {span(report.retry_after)} more"
         what = f"waiting, another sweeper holds the lease{until}"
@@ -120,5 +121,9 @@ def _line(report: SweepReport) -> str:
         what = what or "nothing stalled"
     else:
         what = f"{report.status}; {what}" if what else report.status
+    if report.failed:
+        what += f"; failed: {listed(report.failed, 80)}"
+    if report.refused:
+        what += f"; refused: {listed(tuple(report.refused), 80)}"
     cost = f"{report.active_scanned:,} active, {span(report.duration)}"
     return f"{at} {escape(report.queue)}: {what} ({cost})"
