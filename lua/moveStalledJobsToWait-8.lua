@@ -78,7 +78,9 @@ local mark_all = policy.mark == "active"
 local to_front = policy.requeue == "front" or (policy.requeue == nil and not echomq)
 local max_attempts = tonumber(policy.max_attempts)
 
-for i = 1, 8 do
+-- A queue that is refused must get its lease back, whatever is wrong with its keys.
+local lease_only = ARGV[8] == "lease"
+for i = lease_only and 5 or 1, lease_only and 5 or 8 do
   local found = call("TYPE", KEYS[i]).ok
   if found ~= "none" and found ~= TYPES[i] then
     return redis.error_reply("WRONGTYPE mqsweep: " .. NAMES[i] .. " is a " .. found .. ", not a " .. TYPES[i])
@@ -101,7 +103,7 @@ local started = clock()
 local function late(budget) return budget and clock() - started > budget end
 
 -- What the queue says of itself at this instant: {paused, concurrency, version, opts.maxLenEvents}
-local meta = call("HMGET", META, "paused", "concurrency", "version", "opts.maxLenEvents")
+local meta = lease_only and {} or call("HMGET", META, "paused", "concurrency", "version", "opts.maxLenEvents")
 
 -- A paused BullMQ 6 queue keeps its jobs in wait, an older one in paused; a push to the wrong one strands the job.
 local function held()

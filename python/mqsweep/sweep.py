@@ -116,7 +116,7 @@ def sweep(task: Task, this: Round) -> Steps[SweepReport]:
         refuse(task, opening)
     except Exception:
         if taken is not None:  # the lease was free: leave the queue as it was found
-            yield from authority.expire(0)
+            yield from _give_up(authority, 0)
         raise
     if opening.holder != this.token:
         return _report(task, this, opening, outcome, "throttled")
@@ -131,7 +131,7 @@ def sweep(task: Task, this: Round) -> Steps[SweepReport]:
         yield Abandon()
         status = "fenced"
     except Exception:
-        yield from _give_up(task, this, authority)
+        yield from _give_up(authority, _left(task, this, "held"))
         raise
     return _report(task, this, opening, outcome, status)
 
@@ -201,12 +201,11 @@ def _left(task: Task, this: Round, status: Status) -> int:
     return max(0, round((intervals * task.interval - (time.monotonic() - this.started)) * 1000))
 
 
-def _give_up(task: Task, this: Round, authority: Authority) -> Steps[None]:
+def _give_up(authority: Authority, ttl: int) -> Steps[None]:
     """A sweep that fails must not keep the built-in checks away (I9). What made it fail is raised, not this."""
     yield Abandon()
-    this.keep = False
     try:
-        yield from authority.expire(_left(task, this, "held"))
+        yield from authority.expire(ttl)
     except Exception:  # noqa: BLE001 - whatever it is, the lease's TTL ends it
         return
 
