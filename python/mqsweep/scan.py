@@ -25,8 +25,12 @@ PIECES = 8
 """Into how many a check of mixed locks is split."""
 MARKS_MOST = 1 << 24
 """Elements that one reply to ``SSCAN`` may have; a compactly stored set comes whole."""
+MEMORY = 16_384
+"""Jobs over which the share of dead ones is remembered."""
 SHORT = 1024
 """Ids of fewer bytes are encoded without a Python loop."""
+
+_SIZES = (1000, 500, 200, 100, 50, 25, 12, 6, 3)
 
 
 class Sightings(NamedTuple):
@@ -113,6 +117,7 @@ class Scan:
         self._left = 0  # distance from which on active has not been asked for
         self._windows_open = self._windows_read = 0
         self._size = min(FIRST_WINDOW, window)
+        self._settled = self._dead = 0  # of the jobs looked at lately, and how many of them had no lock
         self._watched: dict[bytes, None] = {}  # marks whose place in active matters
         self._candidates: set[bytes] = set()  # marks without a lock
         self._met: set[bytes] = set()  # the watched that the walk met
@@ -191,10 +196,18 @@ class Scan:
             self._left = low - 1
 
     def _ask_locks(self, ids: list[bytes], distances: range | None) -> None:
-        for start in range(0, len(ids), self._check):
-            self._ask_check(
-                _Check(ids[start : start + self._check], distances and distances[start : start + self._check])
-            )
+        size = self._check_size()
+        for start in range(0, len(ids), size):
+            part = slice(start, start + size)
+            self._ask_check(_Check(ids[part], distances and distances[part]))
+
+    def _check_size(self) -> int:
+        """How many locks to ask for at once: fewer, the more often a check would come back mixed.
+
+        With a share p of the rarer kind about 1 / sqrt(p) is best: group testing.
+        """
+        rare = min(self._dead, self._settled - self._dead)
+        return next((n for n in _SIZES if n <= self._check and n * n * rare <= self._settled), 1)
 
     def _ask_check(self, check: _Check) -> None:
         if check.distances is None:
@@ -307,7 +320,14 @@ class Scan:
             for start in range(0, len(ids), piece):
                 part = slice(start, start + piece)
                 self._ask_check(_Check(ids[part], distances and distances[part]))
-        elif distances is None:
+            self._walk_if_ready()
+            return
+        self._settled += len(ids)
+        self._dead += 0 if alive else len(ids)
+        if self._settled > MEMORY:
+            self._settled //= 2
+            self._dead //= 2
+        if distances is None:
             self._watched.update(dict.fromkeys(ids) if self._keep_locked or not alive else ())
             if alive:
                 self._locked.update(dict.fromkeys(ids) if not self._keep_locked else ())

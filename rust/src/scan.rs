@@ -15,6 +15,9 @@ const FIRST_WINDOW: usize = 16;
 const REPLY_GOAL: usize = 1 << 20;
 const PIECES: usize = 8;
 
+const MEMORY: u64 = 16_384;
+const SIZES: [usize; 9] = [1000, 500, 200, 100, 50, 25, 12, 6, 3];
+
 type Id = Box<[u8]>;
 
 /// What to look at, and how.
@@ -112,6 +115,8 @@ pub struct Scan {
     windows_open: usize,
     windows_read: usize,
     size: usize,
+    settled_lately: u64,
+    dead_lately: u64,
     watched: IndexSet<Id>,
     candidates: HashSet<Id>,
     met: HashSet<Id>,
@@ -141,6 +146,8 @@ impl Scan {
             windows_open: 0,
             windows_read: 0,
             size,
+            settled_lately: 0,
+            dead_lately: 0,
             watched: IndexSet::new(),
             candidates: HashSet::new(),
             met: HashSet::new(),
@@ -238,6 +245,16 @@ impl Scan {
         }
     }
 
+    /// How many locks to ask for at once: fewer, the more often a check would come back mixed.
+    fn check_size(&self) -> usize {
+        let rare = self.dead_lately.min(self.settled_lately - self.dead_lately);
+        let fits = |size: &usize| {
+            *size <= self.settings.check
+                && (*size as u64 * *size as u64).saturating_mul(rare) <= self.settled_lately
+        };
+        SIZES.into_iter().find(fits).unwrap_or(1)
+    }
+
     fn ask_check(&mut self, check: Check) {
         if check.first.is_none() {
             self.marks_open += 1;
@@ -323,7 +340,7 @@ impl Scan {
             }
         }
         let checks: Vec<_> = fresh
-            .chunks(self.settings.check)
+            .chunks(self.check_size())
             .map(|part| Check::new(part.iter().map(|range| self.replies.element(range)), None))
             .collect();
         self.cursor = cursor.to_vec();
@@ -363,7 +380,7 @@ impl Scan {
         }
         self.ask_windows();
         let mut first = low + ranges.len() as u64;
-        for part in ranges.chunks(self.settings.check) {
+        for part in ranges.chunks(self.check_size()) {
             let ids = part.iter().map(|range| self.replies.element(range));
             let check = Check::new(ids, Some(first - 1));
             first -= part.len() as u64;
@@ -399,6 +416,14 @@ impl Scan {
 
     /// All of these have a lock, or none has.
     fn settled(&mut self, check: &Check, alive: bool) {
+        self.settled_lately += check.len() as u64;
+        if !alive {
+            self.dead_lately += check.len() as u64;
+        }
+        if self.settled_lately > MEMORY {
+            self.settled_lately /= 2;
+            self.dead_lately /= 2;
+        }
         let ids = (0..check.len()).map(|index| check.id(index));
         match (check.first, alive) {
             (None, true) if self.settings.keep_locked => self.watched.extend(ids.map(Id::from)),
