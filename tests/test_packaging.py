@@ -145,6 +145,21 @@ def test_installed_artefact_works_and_carries_the_same_script(
         assert (told["engine"]["engine"], told["engine"]["core"]) == ("python", None)
 
 
+def test_native_wheel_serves_every_python_found(artefacts: dict[str, Path], tmp_path: Path) -> None:
+    """One wheel, by the stable ABI."""
+    site = install(artefact(artefacts, "native"), tmp_path)
+    served = []
+    for minor in range(11, 20):
+        python = shutil.which(f"python3.{minor}") or ""
+        version = (python, "-c", "import sys; print(sys.version_info[:2])")
+        if not python or subprocess.run(version, capture_output=True, check=False, cwd=tmp_path).returncode:
+            continue
+        told = json.loads(run(python, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(site)))
+        assert told["engine"]["engine"] == "rust", minor
+        served.append(minor)
+    assert served
+
+
 def install(found: Path, where: Path) -> Path:
     """Install an artefact in a fresh environment that sees redis-py, but not the tree. Returns its site-packages."""
     venv.create(where / "venv", with_pip=False)
