@@ -13,6 +13,19 @@ from support.ways import BASES, QUEUE, next_interval
 
 LOCK_MS = 600_000
 
+# ARGV: base, how many fields and values follow, these, ids. In one script: some tests have thousands.
+_TAKE = """
+local fields, count = {}, tonumber(ARGV[2])
+for i = 1, count do fields[i] = ARGV[2 + i] end
+for i = 3 + count, #ARGV do
+  redis.call('HSET', ARGV[1] .. ':' .. ARGV[i], unpack(fields))
+  redis.call('LPUSH', KEYS[1], ARGV[i])
+end
+"""
+
+# ARGV: base, TTL, ids.
+_LOCK = "for i = 3, #ARGV do redis.call('SET', ARGV[1] .. ':' .. ARGV[i] .. ':lock', 'token', 'PX', ARGV[2]) end"
+
 
 class Case:
     """A queue and the engine that sweeps it.
@@ -36,11 +49,10 @@ class Case:
 
     def dead(self, *ids: bytes, **fields: str) -> None:
         """Jobs that a worker took and that have no lock; the first is the oldest."""
-        pipe = self.client.pipeline()
-        for job_id in ids:
-            pipe.hset(self.key(job_id), mapping={"name": "paint", "data": "{}", "ats": "1", **fields})
-            pipe.lpush(self.key("active"), job_id)
-        pipe.execute()
+        given = [part for pair in {"name": "paint", "data": "{}", "ats": "1", **fields}.items() for part in pair]
+        for start in range(0, len(ids), 5_000):
+            chunk = ids[start : start + 5_000]
+            self.client.eval(_TAKE, 1, self.key("active"), self.base, len(given), *given, *chunk)
 
     def alive(self, *ids: bytes, px: int = LOCK_MS, **fields: str) -> None:
         """Jobs that a living worker has."""
@@ -49,10 +61,8 @@ class Case:
 
     def lock(self, *ids: bytes, px: int = LOCK_MS) -> None:
         """Set locks, as a worker does when it takes a job or renews."""
-        pipe = self.client.pipeline()
-        for job_id in ids:
-            pipe.set(self.key(job_id + b":lock"), "token", px=px)
-        pipe.execute()
+        for start in range(0, len(ids), 5_000):
+            self.client.eval(_LOCK, 0, self.base, px, *ids[start : start + 5_000])
 
     def lapse(self, *ids: bytes) -> None:
         """What the end of their TTL does to locks."""
