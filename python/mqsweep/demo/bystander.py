@@ -16,7 +16,7 @@ import redis
 
 def main() -> None:
     """Ping until stdin ends."""
-    client: Any = redis.Redis(unix_socket_path=sys.argv[1], protocol=2)
+    client: Any = redis.Redis(unix_socket_path=sys.argv[1], protocol=2, socket_timeout=None)
     connection: Any = client.connection_pool.get_connection()
     ping = connection.pack_command("PING")
     longest = 0.0

@@ -172,8 +172,8 @@ class Scene:
         return str(self.directory / "s")
 
     def client(self) -> redis.Redis:
-        """A client of the server, without retries."""
-        return redis.Redis(unix_socket_path=self.socket, retry=Retry(NoBackoff(), 0))
+        """A client of the server, without retries; waits as long as it takes, for freezing the server is our trade."""
+        return redis.Redis(unix_socket_path=self.socket, retry=Retry(NoBackoff(), 0), socket_timeout=None)
 
     def start_server(self, binary: str) -> None:
         """Start the server and wait until it answers.
@@ -183,6 +183,9 @@ class Scene:
         """
         log = self.directory / "log"
         options = {"port": "0", "unixsocket": self.socket, "save": "", "dir": str(self.directory), "logfile": str(log)}
+        options["lua-time-limit"] = (
+            "600000"  # let clients wait for a long script, not get BUSY: the wait is what we show
+        )
         arguments = [binary, *(part for name, value in options.items() for part in (f"--{name}", value))]
         process = self._start(arguments, self.directory / "server.err", talks=False)
         deadline = time.monotonic() + START_TIMEOUT

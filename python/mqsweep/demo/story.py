@@ -293,11 +293,9 @@ class Story:
 
     def _count(self) -> None:
         self._screen.live("B and C finish their jobs", now=True)
-        for name in "BC":
-            self._workers[name].tell("finish")
-        for name in "BC":
-            if self._workers[name].answer() is None:
-                raise DemoError(f"worker {name} ended")
+        for most in (self._held["B"], self._options.jobs):  # in turns, the oldest first, as they would
+            for name in "BC":
+                self._workers[name].ask(f"finish {most}")
         census, result = self._jobs.census(), self.result
         result.places, result.lost, result.twice = census.places, census.lost, census.twice + census.redone
         result.right = census.right and census.places["failed"] == 1

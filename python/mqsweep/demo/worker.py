@@ -1,7 +1,7 @@
 """A worker process: takes jobs, holds their locks, renews them half-way, finishes them when told to.
 
 It works as EchoMQ's workers do, many jobs at a time: after a pause it sets its locks again and takes the marks
-back. Commands come on stdin, each is answered with one line: ``take N``, ``finish``.
+back. Commands come on stdin, each is answered with one line: ``take N``, ``finish N``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 import redis
 
@@ -52,6 +53,20 @@ return finished
 """
 
 
+class Portion(NamedTuple):
+    """Some of the jobs in hand.
+
+    Attributes:
+        ids: of the jobs.
+        renewal: the bytes that renew their locks, made once.
+        replies: how many come back.
+    """
+
+    ids: list[str]
+    renewal: list[bytes]
+    replies: int
+
+
 class Worker:
     """Holds many jobs.
 
@@ -63,57 +78,63 @@ class Worker:
     """
 
     def __init__(self, socket: str, base: str, name: str, ttl: int) -> None:
-        self._client: Any = redis.Redis(unix_socket_path=socket, decode_responses=True, protocol=2)
+        self._client: Any = redis.Redis(unix_socket_path=socket, decode_responses=True, protocol=2, socket_timeout=None)
         self._connection: Any = self._client.connection_pool.get_connection()
         self._base, self._name, self._ttl = base, name, ttl
-        self._held: list[str] = []
-        self._renewals: list[tuple[int, list[bytes]]] = []
+        self._held: deque[Portion] = deque()
         self.due = 0.0
 
     def take(self, most: int) -> int:
         """Take jobs from wait. A poison job ends the process that runs it."""
-        taken: list[str] = []
-        while len(taken) < most:
+        self.due = self.due or time.monotonic() + self._ttl / 2000
+        taken = 0
+        while taken < most:
             now = round(time.time() * 1000)
-            want = min(CHUNK, most - len(taken))
+            want = min(CHUNK, most - taken)
             ids = self._client.eval(_TAKE, 0, self._base, self._name, self._ttl, now, want)
             if POISON in ids:
                 os.kill(os.getpid(), signal.SIGKILL)
-            taken += ids
+            if ids:
+                self._held.append(self._portion(ids))
+            taken += len(ids)
             if len(ids) < want:
                 break
-        self._held += taken
-        self._renewals += [self._renewal(taken[i : i + CHUNK]) for i in range(0, len(taken), CHUNK)]
-        self.due = self.due or time.monotonic() + self._ttl / 2000
-        return len(taken)
+            self._renew_if_due()
+        return taken
 
-    def _renewal(self, ids: list[str]) -> tuple[int, list[bytes]]:
-        """The bytes that renew some locks, made once, and the number of their replies."""
+    def _portion(self, ids: list[str]) -> Portion:
         commands: list[tuple[object, ...]] = [
             ("SET", f"{self._base}:{job_id}:lock", self._name, "PX", self._ttl) for job_id in ids
         ]
         commands.append(("SREM", f"{self._base}:stalled", *ids))
-        return len(commands), self._connection.pack_commands(commands)
+        return Portion(ids, self._connection.pack_commands(commands), len(commands))
 
     def renew(self) -> None:
         """Set all locks again, and take the marks of these jobs back."""
         self.due = time.monotonic() + self._ttl / 2000
-        for replies, packed in self._renewals:
-            self._connection.send_packed_command(packed, check_health=False)
-            for _ in range(replies):
-                self._connection.read_response()
+        for portion in self._held:
+            self._send(portion)
 
-    def finish(self) -> int:
-        """Finish all jobs in hand that are still ours."""
-        finished = 0
-        self.renew()
-        for start in range(0, len(self._held), CHUNK // 5):
-            ids = self._held[start : start + CHUNK // 5]
-            if time.monotonic() > self.due:
-                self.renew()
-            finished += self._client.eval(_FINISH, 0, self._base, self._name, round(time.time() * 1000), *ids)
-        self._held.clear()
-        self._renewals.clear()
+    def _send(self, portion: Portion) -> None:
+        self._connection.send_packed_command(portion.renewal, check_health=False)
+        for _ in range(portion.replies):
+            self._connection.read_response()
+
+    def _renew_if_due(self) -> None:
+        if time.monotonic() > self.due:
+            self.renew()
+
+    def finish(self, most: int) -> int:
+        """Finish jobs in hand that are still ours, the oldest first; all of a portion at a time."""
+        tried = finished = 0
+        while self._held and tried < most:
+            self._renew_if_due()
+            portion = self._held.popleft()
+            self._send(portion)
+            for start in range(0, len(portion.ids), CHUNK // 5):
+                ids = portion.ids[start : start + CHUNK // 5]
+                finished += self._client.eval(_FINISH, 0, self._base, self._name, round(time.time() * 1000), *ids)
+            tried += len(portion.ids)
         return finished
 
 
@@ -130,7 +151,7 @@ def main() -> None:
         word, _, number = sys.stdin.readline().strip().partition(" ")
         if not word:
             return
-        done = worker.take(int(number)) if word == "take" else worker.finish()
+        done = (worker.take if word == "take" else worker.finish)(int(number))
         sys.stdout.write(f"{done}\n")
         sys.stdout.flush()
 
