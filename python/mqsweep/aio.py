@@ -11,13 +11,16 @@ from typing import Any, Self, TypeVar
 import redis.asyncio
 
 from . import inspection
-from .connect import READ_SIZE, Command, Scanner, Source
+from .connect import Command, Scanner, Source
 from .drive import Abandon, Commands, Request, Step, Steps, Tell, Wait
 from .lease import new_token
 from .report import Inspection, SweepReport
 from .service import serve
 from .sweep import Round, sweep
 from .sweeper import Front
+
+READ_SIZE = 1 << 16
+"""Bytes fed to a scan at once: half of what the blocking link takes, to hold the event loop up for half as long."""
 
 Result = TypeVar("Result")
 Listener = Callable[[SweepReport], Awaitable[None] | None]
