@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +13,9 @@ import redis
 
 from mqsweep import ConfigurationError, Sweeper, UnsupportedQueueError
 from mqsweep.authority import LARGEST
-from support.cases import Case, at_end_of_scan, commands, reset_commands
+from support.cases import Case, at_end_of_scan, commands, reset_commands, until
 from support.servers import KINDS, Server, free_port, start_server
 from support.ways import BASES
-
-PATIENCE = 20.0
 
 
 @pytest.fixture(params=["echomq", "bullmq"])
@@ -327,10 +324,7 @@ def test_cluster_prefix_without_braces_is_refused_with_the_remedy(kind: str, usa
     ) as server:
         client: Any = server.client()
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        deadline = time.monotonic() + PATIENCE
-        while client.cluster("INFO")["cluster_state"] != "ok":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: client.cluster("INFO")["cluster_state"] == "ok")
         with redis.RedisCluster.from_url(server.tcp_url) as cluster:
             with pytest.raises(UnsupportedQueueError, match=r"prefix='\{bull\}'"):
                 Sweeper(cluster, "q", dialect="bullmq")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -128,3 +129,11 @@ def commands(client: redis.Redis) -> dict[str, int]:
 def reset_commands(client: redis.Redis) -> None:
     """Count commands from now on."""
     client.config_resetstat()
+
+
+def until(ready: Callable[[], object], patience: float = 20.0) -> None:
+    """Poll with a deadline."""
+    deadline = time.monotonic() + patience
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
