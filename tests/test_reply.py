@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -102,6 +103,7 @@ def test_byte_by_byte(reader: Any) -> None:
         (b"*2\r\n$1\r\na\r\n*0\r\n", "expected $ and a number up to"),
         (b"*1\r\n$%d\r\n" % (LONGEST + 1), "expected $ and a number up to"),
         (b"*1\r\n$1\r\nab\r\n", "an element does not end where its header says"),
+        (b"*1\r\n$1\r\nabc", "an element does not end where its header says"),
         (b"*1\r\n$3\r\nab\r\n\r\n", "an element does not end where its header says"),
         (b"*1\r\n$" + b"1" * LONGEST_HEADER, "a line without end"),
         (b"*" + b"1" * LONGEST_LINE, "a line without end"),
@@ -166,15 +168,54 @@ def test_announced_sizes_allocate_nothing(reader: Any) -> None:
     assert peak < 1_000_000
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("element", [b"x" * (32 << 20), b"\r\n" * (8 << 20)], ids=["plain", "line-ends"])
+def test_long_elements_are_not_read_anew_for_each_chunk(reader: Any, element: bytes) -> None:
+    """It would take minutes: a hostile id must not hold up a sweep."""
+    stream = bulks([b"1", element, b"2"])
+    for start in range(0, len(stream), 2048):
+        assert reader.bulks(3) is None
+        reader.feed(stream[start : start + 2048])
+    assert reader.bulks(3) == [b"1", element, b"2"]
+
+
+@pytest.mark.timeout(60)
+def test_long_arrays_are_not_read_anew_for_each_chunk(reader: Any) -> None:
+    ids = [b"%d" % number for number in range(300_000)]
+    stream = scanned(b"0", ids)
+    for start in range(0, len(stream), 512):
+        assert reader.scanned(300_000) is None
+        reader.feed(stream[start : start + 512])
+    assert reader.scanned(300_000) == (b"0", ids)
+
+
+@pytest.mark.parametrize("lengths", [(1023, 1024, 1025), (5, 1024, 5), (0, 70, 0)])
+def test_elements_around_the_bounds_of_the_fast_path(reader: Any, lengths: tuple[int, ...]) -> None:
+    ids = [b"x" * length for length in lengths]
+    stream = b"".join(bulks(some) + b":1\r\n" for some in (ids, ids[::-1], ids[:1]))
+    for size in (1, 3, 64, 1000, 1029, len(stream)):
+        found = []
+        for start in range(0, len(stream), size):
+            reader.feed(stream[start : start + size])
+            while (value := reader.integer() if len(found) % 2 else reader.bulks(3)) is not None:
+                found.append(value)
+        assert found == [ids, 1, ids[::-1], 1, ids[:1], 1], size
+
+
 def said(reader: Any, chunks: Sequence[bytes], reads: Sequence[str]) -> list[object]:
-    """All that a reader says to these chunks, errors in their words."""
+    """All that a reader says to these chunks, asked for these kinds of reply in turn; errors in their words."""
     found: list[object] = []
+    kinds = cycle(reads)
+    kind = next(kinds)
     try:
         for chunk in chunks:
             reader.feed(chunk)
-            for read in reads:
-                value = getattr(reader, read)(*() if read == "integer" else (6,))
-                found.append((read, value, reader.pending))
+            while True:
+                value = getattr(reader, kind)(*() if kind == "integer" else (6,))
+                found.append((kind, value, reader.pending))
+                if value is None:
+                    break
+                kind = next(kinds)
     except (ProtocolError, ServerReplyError) as error:
         found.append((type(error).__name__, str(error)))
     return found

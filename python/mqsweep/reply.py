@@ -15,6 +15,8 @@ LONGEST_LINE = 64 << 10
 """Bytes of a line that is no element (a number, a header, an error) at most."""
 LONGEST_HEADER = 64
 """Bytes of an element's header at most."""
+QUOTED = 40
+"""Bytes of a server that an error quotes at most."""
 
 _HEADERS = [b"$%d" % n for n in range(1024)]
 _FLAGS = frozenset((b":0", b":1"))
@@ -24,18 +26,30 @@ _KNOWN_HEADERS = frozenset(_HEADERS)
 class ReplyReader:
     """Takes bytes as they come and gives out replies in order.
 
-    Each of `integer`, `bulks`, `flags` and `scanned` reads the next reply, or returns ``None`` while it is not complete. An
-    error reply raises `ServerReplyError`; bytes that are not the reply asked for raise `ProtocolError`. Memory is
-    bounded by what has arrived, never by what a header announces.
+    Each of `integer`, `bulks`, `flags` and `scanned` reads the next reply, or returns ``None`` while it is not
+    complete. An error reply raises `ServerReplyError`; bytes that are not the reply asked for raise `ProtocolError`. A
+    reply that was asked for as one kind is to be asked for as that kind until it is complete. Memory is bounded by what
+    has arrived, never by what a header announces; no byte is looked at again for each chunk that follows it.
     """
 
     def __init__(self) -> None:
-        self._lines: list[bytes] = []  # complete lines; an element's header is one, its bytes another (or more)
+        # Complete lines; an element's header is one, its bytes another: more of them until the element is complete.
+        self._lines: list[bytes] = []
         self._at = 0
         self._rest = b""
+        self._framed = 0  # elements of the array at hand that are known to be complete: two lines each
+        self._held: list[bytes] = []  # chunks of a long element, which are not worth cutting yet
+        self._missing = 0  # bytes that must come before they are
 
     def feed(self, data: bytes) -> None:
         """Take bytes that came back."""
+        if self._missing > 0:
+            self._held.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._held)
+            self._held.clear()
         parts = (self._rest + data).split(b"\r\n")
         self._rest = parts.pop()
         del self._lines[: self._at]
@@ -152,50 +166,74 @@ class ReplyReader:
 
     def _array(self, at: int, most: int) -> tuple[list[bytes], int] | None:
         """An array that begins at a line. Returns its elements and the line after it."""
+        if self._missing > 0:
+            return None
         lines = self._lines
         count = _length(lines[at], b"*", most)
-        end = min(len(lines), at + 1 + 2 * count)
-        headers, elements = lines[at + 1 : end : 2], lines[at + 2 : end : 2]
+        if not self._frame(at + 1 + 2 * self._framed, at + 1 + 2 * count):
+            self._frame_by_length(at, count)
+        if self._framed < count:
+            return None
+        end = at + 1 + 2 * count
+        self._framed = 0
+        return lines[at + 2 : end : 2], end
+
+    def _frame(self, start: int, end: int) -> bool:
+        """Prove in C that the lines from one to another are headers and elements in turn.
+
+        Returns whether there is nothing to look at more closely.
+        """
+        headers, elements = self._lines[start:end:2], self._lines[start + 1 : end : 2]
         open_header = headers.pop() if len(headers) > len(elements) else None
         try:
             framed = list(map(_HEADERS.__getitem__, map(len, elements))) == headers
         except IndexError:
             framed = False
-        if framed and len(elements) == count:
-            return elements, end
-        if framed and open_header is None and len(self._rest) <= LONGEST_HEADER:
-            return None
-        if framed and open_header in _KNOWN_HEADERS and len(self._rest) <= int(open_header[1:]) + 1:
-            return None
-        return self._array_by_length(at, count)
+        if not framed:
+            return False
+        self._framed += len(elements)
+        if start + 2 * len(elements) == end:
+            return True
+        if open_header is None:
+            return len(self._rest) <= LONGEST_HEADER
+        return open_header in _KNOWN_HEADERS and len(self._rest) <= int(open_header[1:]) + 1
 
-    def _array_by_length(self, at: int, count: int) -> tuple[list[bytes], int] | None:
-        """The same for elements that hold line ends, are long, or are wrong: cut by what their headers say."""
-        raw = b"\r\n".join([*self._lines[at + 1 :], self._rest])
-        elements: list[bytes] = []
+    def _frame_by_length(self, at: int, count: int) -> None:
+        """The same for elements that hold line ends, are long, or are wrong: cut by what their headers say.
+
+        Leaves each complete one as a single line.
+        """
+        first = at + 1 + 2 * self._framed
+        raw = b"\r\n".join([*self._lines[first:], self._rest])
+        lines: list[bytes] = []
         start = 0
-        for _ in range(count):
+        for _ in range(count - self._framed):
             stop = raw.find(b"\r\n", start)
             if stop < 0:
                 if len(raw) - start > LONGEST_HEADER:
-                    raise ProtocolError(f"a line without end: {shown(raw[start:])}")
-                return None
-            end = stop + 2 + _length(raw[start:stop], b"$", LONGEST)
+                    raise ProtocolError(f"a line without end: {shown(raw[start : start + QUOTED])}")
+                break
+            header = raw[start:stop]
+            end = stop + 2 + _length(header, b"$", LONGEST)
             if len(raw) < end + 2:
-                return None
+                lines.append(header)
+                start = stop + 2
+                self._missing = end + 2 - len(raw)
+                break
             if raw[end : end + 2] != b"\r\n":
-                raise ProtocolError(f"an element does not end where its header says: {shown(raw[end:])}")
-            elements.append(raw[stop + 2 : end])
+                quoted = shown(raw[end : end + QUOTED])
+                raise ProtocolError(f"an element does not end where its header says: {quoted}")
+            lines += (header, raw[stop + 2 : end])
             start = end + 2
-        parts = raw[start:].split(b"\r\n")
+        parts = [raw[start:]] if self._missing > 0 else raw[start:].split(b"\r\n")
         self._rest = parts.pop()
-        self._lines[at + 1 :] = parts
-        return elements, at + 1
+        self._framed += len(lines) // 2
+        self._lines[first:] = lines + parts
 
 
 def shown(data: bytes) -> str:
     """Bytes of a server as an error may quote them: cut and escaped."""
-    return ascii(data[:40])[1:]
+    return ascii(data[:QUOTED])[1:]
 
 
 def _length(line: bytes, kind: bytes, most: int) -> int:

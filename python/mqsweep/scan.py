@@ -85,6 +85,9 @@ class Scan:
         most_marks: read about so many marks and no more; of the rest only those are asked for whose jobs have no
             lock. Then marks of living jobs and strays are found in slices, some each sweep.
         cursor: where the slice begins: what `cursor` said after the scan before.
+
+    Raises:
+        ValueError: ``window``, ``check`` or ``depth`` is less than 1.
     """
 
     def __init__(
@@ -100,6 +103,8 @@ class Scan:
         most_marks: int | None = None,
         cursor: bytes = b"0",
     ) -> None:
+        if min(window, check, depth) < 1:
+            raise ValueError("window, check and depth must be 1 or more")
         self._stalled_key, self._active_key = stalled, active
         self._window, self._check, self._depth = window, check, depth
         self._keep_locked = keep_locked

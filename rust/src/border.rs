@@ -89,6 +89,15 @@ impl ReplyReader {
     }
 }
 
+fn positive(value: i64) -> PyResult<usize> {
+    match usize::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        _ => Err(PyValueError::new_err(
+            "window, check and depth must be 1 or more",
+        )),
+    }
+}
+
 /// One pass over a queue; see `mqsweep.scan.Scan`.
 #[pyclass(module = "mqsweep._core")]
 pub struct Scan {
@@ -104,18 +113,14 @@ impl Scan {
         stalled: Vec<u8>,
         active: Vec<u8>,
         base: Vec<u8>,
-        window: usize,
-        check: usize,
-        depth: usize,
+        window: i64,
+        check: i64,
+        depth: i64,
         keep_locked: bool,
         most_marks: Option<usize>,
         cursor: Vec<u8>,
     ) -> PyResult<Self> {
-        if window == 0 || check == 0 || depth == 0 {
-            return Err(PyValueError::new_err(
-                "window, check and depth must be 1 or more",
-            ));
-        }
+        let [window, check, depth] = [positive(window)?, positive(check)?, positive(depth)?];
         let settings = Settings {
             stalled,
             active,

@@ -12,6 +12,8 @@ pub const LONGEST: usize = 512 << 20;
 pub const LONGEST_LINE: usize = 64 << 10;
 /// Bytes of an element's header at most.
 pub const LONGEST_HEADER: usize = 64;
+/// Bytes that an element takes at least.
+const SHORTEST: usize = b"$0\r\n\r\n".len();
 
 /// What ends a scan: it is dead afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,17 +31,32 @@ pub type Read<T> = Result<Option<T>, Fault>;
 pub type Scanned = (Vec<u8>, Vec<Range<usize>>);
 
 /// Takes bytes as they come and gives out replies in order.
+///
+/// A reply that was asked for as one kind is to be asked for as that kind until it is complete.
 #[derive(Debug, Default)]
 pub struct ReplyReader {
     buffer: Vec<u8>,
     at: usize,
+    /// Complete elements of an array that is not, so that none is looked at again for each chunk that follows it.
+    framed: Vec<Range<usize>>,
+    /// Where that array begins.
+    framed_from: usize,
 }
 
 impl ReplyReader {
     /// Take bytes that came back. Ranges that were given out are void afterwards.
     pub fn feed(&mut self, data: &[u8]) {
-        self.buffer.drain(..self.at);
-        self.at = 0;
+        if self.at > 0 {
+            self.buffer.drain(..self.at);
+            if self.framed_from < self.at {
+                self.framed.clear();
+            }
+            self.framed_from = self.framed_from.saturating_sub(self.at);
+            for range in &mut self.framed {
+                *range = range.start - self.at..range.end - self.at;
+            }
+            self.at = 0;
+        }
         self.buffer.extend_from_slice(data);
     }
 
@@ -156,22 +173,28 @@ impl ReplyReader {
     }
 
     /// An array that begins at an offset: its elements, and where the next reply starts.
-    fn array(&self, from: usize, most: usize) -> Read<(Vec<Range<usize>>, usize)> {
+    fn array(&mut self, from: usize, most: usize) -> Read<(Vec<Range<usize>>, usize)> {
         let Some(end) = self.line_end(from) else {
             return Ok(None);
         };
         let count = length(&self.buffer[from..end], b'*', most)?;
-        let mut at = end + 2;
+        if self.framed_from != from {
+            self.framed.clear();
+            self.framed_from = from;
+        }
+        let mut at = self.framed.last().map_or(end + 2, |last| last.end + 2);
         // as many as have arrived, not as many as are announced
-        let mut elements = Vec::with_capacity(count.min((self.buffer.len() - at) / 5));
-        for _ in 0..count {
+        let arrived = (self.buffer.len() - at) / SHORTEST;
+        let left = count - self.framed.len();
+        self.framed.reserve(left.min(arrived));
+        for _ in 0..left {
             let Some((size, start)) = self.element_header(at)? else {
                 return Ok(None);
             };
             let end = start + size;
             match self.buffer.get(end..end + 2) {
                 None => return Ok(None),
-                Some(b"\r\n") => elements.push(start..end),
+                Some(b"\r\n") => self.framed.push(start..end),
                 Some(_) => {
                     let rest = &self.buffer[end..];
                     return Err(protocol(
@@ -182,7 +205,7 @@ impl ReplyReader {
             }
             at = end + 2;
         }
-        Ok(Some((elements, at)))
+        Ok(Some((std::mem::take(&mut self.framed), at)))
     }
 
     /// How long the element that begins here is, and where its bytes start.
