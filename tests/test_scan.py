@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -200,6 +201,55 @@ def test_nothing_that_stays_is_missed_while_the_list_changes(
             assert job_id not in place or place[job_id] <= distances[0]
 
 
+def look_with(scan: Any, wire: socket.socket, before_walk: Callable[[], object]) -> Any:
+    """Drive a scan to its end, with something happening between its look at the marks and its walk."""
+    while b"LLEN" not in (out := scan.outgoing()):
+        wire.sendall(out)
+        scan.feed(wire.recv(1 << 16))
+    before_walk()
+    wire.sendall(out)
+    scan.feed(wire.recv(1 << 16))
+    return look(scan, wire)
+
+
+@pytest.mark.parametrize("keep_locked", [False, True])
+def test_marked_job_ever_seen_with_a_lock_is_not_stalled(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket, keep_locked: bool
+) -> None:
+    """Whichever look saw the lock: its worker renews, or did until a moment ago."""
+    ids = [b"renewed", b"lapsed", b"dead", b"unmarked"]
+    fill(client, ids, [b"lapsed"], ids[:3])
+
+    def change() -> None:
+        client.set(BASE + b":renewed:lock", b"token")
+        client.delete(BASE + b":lapsed:lock")
+
+    seen = look_with(make(keep_locked=keep_locked), wire, change)
+    assert seen.stalled == [(b"dead", (3,), True), (b"unmarked", (4,), False)]
+    assert seen.locked_marks == ([] if keep_locked else [b"lapsed", b"renewed"])
+    assert seen.strays == []
+
+
+def test_marked_job_that_leaves_before_the_walk_is_a_stray(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket
+) -> None:
+    fill(client, [b"done", b"dead"], [], [b"done", b"dead"])
+    seen = look_with(make(), wire, lambda: client.lrem(BASE + b":active", 0, b"done"))
+    assert (seen.stalled, seen.strays) == ([(b"dead", (1,), True)], [b"done"])
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.01, 0.16), (0.1, 0.7), (0.5, 1.1), (1.0, 0.03)])
+def test_finding_the_dead_costs_few_commands(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket, share: float, most: float
+) -> None:
+    ids = numbers(5000)
+    dead = set(random.Random(3).sample(ids, int(5000 * share)))
+    fill(client, ids, [i for i in ids if i not in dead])
+    client.config_resetstat()
+    assert len(look(make(), wire).stalled) == len(dead)
+    assert client.info("commandstats")["cmdstat_exists"]["calls"] <= 5000 * most
+
+
 def test_list_that_empties_under_the_walk(make: Callable[..., Any], client: redis.Redis, wire: socket.socket) -> None:
     fill(client, numbers(50_000))
     client.config_resetstat()
@@ -247,6 +297,43 @@ def test_refuses_what_was_not_asked_for(make: Callable[..., Any], reply: bytes) 
 def test_sightings_before_the_end_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="not done"):
         make().sightings()
+
+
+@pytest.mark.parametrize("how", [{"window": 0}, {"check": -1}, {"depth": 0}])
+def test_sizes_below_one_are_refused(make: Callable[..., Any], how: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="window, check and depth must be 1 or more"):
+        make(**how)
+
+
+def test_nothing_is_kept_of_living_jobs() -> None:
+    """Memory does not grow with active. (The twin's own cannot be traced from here; it keeps the same.)"""
+    peaks = []
+    for count in (20_000, 100_000):
+        scan, reader, fake = maker(twin("python"))(), twin("python").ReplyReader(), HealthyServer(count)
+        tracemalloc.start()
+        while not scan.done:
+            scan.feed(b"".join(map(fake.answer, commands(reader, scan.outgoing()))))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert scan.active_scanned == count
+    assert peaks[1] < peaks[0] * 1.2
+
+
+class HealthyServer:
+    """Answers as a server does whose queue has so many active jobs, all of them with a lock, and no marks."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def answer(self, command: list[bytes]) -> bytes:
+        if command[0] == b"SSCAN":
+            return b"*2\r\n$1\r\n0\r\n*0\r\n"
+        if command[0] == b"LLEN":
+            return b":%d\r\n" % self.count
+        if command[0] == b"EXISTS":
+            return b":%d\r\n" % (len(command) - 1)
+        ids = [b"%036d" % place for place in range(-int(command[2]), -int(command[3]) - 1, -1)]
+        return b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
 
 
 class FakeServer:

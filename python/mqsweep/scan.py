@@ -115,7 +115,7 @@ class Scan:
         self._expected: deque[str | tuple[int, int] | _Check | _Marked] = deque()
         self._replies = ReplyReader()
         self._fault: Exception | None = None
-        self._seen: set[bytes] = set()  # marks read
+        self._seen: set[bytes] = set()  # marks read; empty once the walk has begun
         self._marks_read = False  # SSCAN came to its end
         self._walking = False
         self._marks_open = 0  # checks of marks that are not settled
@@ -127,8 +127,9 @@ class Scan:
         self._candidates: set[bytes] = set()  # marks without a lock
         self._met: set[bytes] = set()  # the watched that the walk met
         self._locked: dict[bytes, None] = {}  # marks whose lock was seen
-        self._lockless: dict[bytes, set[int]] = {}
-        self.active_scanned = self.active_total = 0
+        # Where an id was seen, nearly always once; never twice at one distance, for windows do not overlap.
+        self._lockless: dict[bytes, int | list[int]] = {}
+        self.active_scanned = self.active_total = self.stalled_scanned = 0
         self._range_head = b"*4\r\n$6\r\nLRANGE\r\n" + _bulk(active)
         self._most_marks = most_marks
         self._slice = cursor != b"0"  # whether some marks are not read
@@ -139,11 +140,6 @@ class Scan:
     def done(self) -> bool:
         """Whether all has been seen."""
         return self._walking and not self._expected and self._fault is None
-
-    @property
-    def stalled_scanned(self) -> int:
-        """Marks read so far, none counted twice."""
-        return len(self._seen)
 
     def outgoing(self) -> bytes:
         """Bytes to send now; each is given out once."""
@@ -172,11 +168,12 @@ class Scan:
         if not self.done:
             raise RuntimeError("the scan is not done")
         stalled = []
-        for job_id, distances in self._lockless.items():
+        for job_id, seen in self._lockless.items():
             marked = job_id in self._candidates
             if job_id in self._locked or (not marked and job_id in self._watched):
                 continue
-            stalled.append((job_id, tuple(sorted(distances)), marked))
+            distances = (seen,) if isinstance(seen, int) else tuple(sorted(seen))
+            stalled.append((job_id, distances, marked))
         stalled.sort(key=lambda sight: (sight[1][0], sight[0]))
         strays = [i for i in self._watched if i not in self._met and i not in self._locked]
         locked = [] if self._keep_locked else list(self._locked)
@@ -283,10 +280,13 @@ class Scan:
     # what replies mean
 
     def _marks_read_on(self, cursor: bytes, ids: list[bytes]) -> None:
-        fresh = [i for i in dict.fromkeys(ids) if i not in self._seen]
+        fresh = list(dict.fromkeys(ids))
+        if not self._seen.isdisjoint(fresh):
+            fresh = [i for i in fresh if i not in self._seen]
         self._seen.update(fresh)
+        self.stalled_scanned += len(fresh)
         self.cursor = cursor
-        if cursor != b"0" and (self._most_marks is None or len(self._seen) < self._most_marks):
+        if cursor != b"0" and (self._most_marks is None or self.stalled_scanned < self._most_marks):
             self._ask_marks(cursor)
         else:
             self._slice = self._slice or cursor != b"0"
@@ -339,18 +339,33 @@ class Scan:
             else:
                 self._candidates.update(ids)
         elif not alive:
-            for job_id, distance in zip(ids, distances, strict=True):
-                self._lockless.setdefault(job_id, set()).add(distance)
+            self._sight(ids, distances)
             if self._slice:
                 self._ask_marked(ids)
         elif self._candidates:
             self._locked.update(dict.fromkeys(i for i in ids if i in self._candidates))
         self._walk_if_ready()
 
+    def _sight(self, ids: list[bytes], distances: range | list[int]) -> None:
+        """Remember where ids without a lock are, without a Python loop where each is met for the first time."""
+        sights: dict[bytes, int | list[int]] = dict(zip(ids, distances, strict=True))
+        if len(sights) == len(ids) and self._lockless.keys().isdisjoint(sights):
+            self._lockless.update(sights)
+            return
+        for job_id, distance in zip(ids, distances, strict=True):
+            known = self._lockless.get(job_id)
+            if known is None:
+                self._lockless[job_id] = distance
+            elif isinstance(known, list):
+                known.append(distance)
+            else:
+                self._lockless[job_id] = [known, distance]
+
     def _walk_if_ready(self) -> None:
         """The walk begins when every mark is settled: only then is it known which ids to look out for."""
         if self._marks_read and not self._marks_open and not self._walking:
             self._walking = True
+            self._seen.clear()
             self._out.append(b"*2\r\n$4\r\nLLEN\r\n" + _bulk(self._active_key))
             self._expected.append("length")
 

@@ -171,7 +171,7 @@ impl Scan {
 
     #[getter]
     fn stalled_scanned(&self) -> usize {
-        self.inner.stalled_scanned()
+        self.inner.stalled_scanned
     }
 
     fn sightings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -180,17 +180,18 @@ impl Scan {
             .detach(|| inner.sightings())
             .ok_or_else(|| PyRuntimeError::new_err("the scan is not done"))?;
         let bytes =
-            |ids: &[Box<[u8]>]| -> Vec<_> { ids.iter().map(|id| PyBytes::new(py, id)).collect() };
+            |ids: &[&[u8]]| -> Vec<_> { ids.iter().map(|id| PyBytes::new(py, id)).collect() };
         let mut stalled = Vec::with_capacity(seen.stalled.len());
-        for (id, distances, marked) in &seen.stalled {
-            stalled.push((PyBytes::new(py, id), PyTuple::new(py, distances)?, *marked));
+        for (id, places, marked) in &seen.stalled {
+            let distances = PyTuple::new(py, places.ascending())?;
+            stalled.push((PyBytes::new(py, id), distances, *marked));
         }
         let fields = (
             stalled,
             bytes(&seen.locked_marks),
             bytes(&seen.strays),
-            self.inner.active_scanned,
-            self.inner.stalled_scanned(),
+            inner.active_scanned,
+            inner.stalled_scanned,
         );
         let module = py.import(intern!(py, "mqsweep.scan"))?;
         module.getattr(intern!(py, "Sightings"))?.call1(fields)

@@ -6,6 +6,7 @@ mod border;
 pub mod reply;
 pub mod request;
 pub mod scan;
+pub mod sightings;
 
 use pyo3::prelude::*;
 

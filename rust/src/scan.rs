@@ -8,6 +8,7 @@ use indexmap::IndexSet;
 
 use crate::reply::{Fault, ReplyReader};
 use crate::request;
+use crate::sightings::{Places, Sightings};
 
 const MARKS: &[u8] = b"1000";
 const MARKS_MOST: usize = 1 << 24;
@@ -34,17 +35,6 @@ pub struct Settings {
     pub most_marks: Option<usize>,
     /// Where the slice of marks begins.
     pub cursor: Vec<u8>,
-}
-
-/// A stalled job: its id, its distances from the tail (ascending), whether it is marked.
-pub type Sight = (Id, Vec<u64>, bool);
-
-/// What a scan saw. An id is in one list only.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Sightings {
-    pub stalled: Vec<Sight>,
-    pub locked_marks: Vec<Id>,
-    pub strays: Vec<Id>,
 }
 
 /// Locks asked for at once.
@@ -104,6 +94,7 @@ pub struct Scan {
     expected: VecDeque<Asked>,
     replies: ReplyReader,
     fault: Option<Fault>,
+    /// Marks read; empty once the walk has begun.
     seen: HashSet<Id>,
     /// Some marks are not read.
     slice: bool,
@@ -121,9 +112,10 @@ pub struct Scan {
     candidates: HashSet<Id>,
     met: HashSet<Id>,
     locked: IndexSet<Id>,
-    lockless: HashMap<Id, Vec<u64>>,
+    lockless: HashMap<Id, Places>,
     pub active_scanned: u64,
     pub active_total: u64,
+    pub stalled_scanned: usize,
 }
 
 impl Scan {
@@ -155,6 +147,7 @@ impl Scan {
             lockless: HashMap::new(),
             active_scanned: 0,
             active_total: 0,
+            stalled_scanned: 0,
         };
         scan.ask_marks(&cursor);
         scan
@@ -163,11 +156,6 @@ impl Scan {
     /// Whether all has been seen.
     pub fn done(&self) -> bool {
         self.walking && self.expected.is_empty() && self.fault.is_none()
-    }
-
-    /// Marks read so far, none counted twice.
-    pub fn stalled_scanned(&self) -> usize {
-        self.seen.len()
     }
 
     /// Bytes to send now; each is given out once.
@@ -186,31 +174,27 @@ impl Scan {
     }
 
     /// What was seen; nothing while the scan is not done.
-    pub fn sightings(&self) -> Option<Sightings> {
+    pub fn sightings(&self) -> Option<Sightings<'_>> {
         if !self.done() {
             return None;
         }
         let mut stalled = Vec::with_capacity(self.lockless.len());
-        for (id, distances) in &self.lockless {
+        for (id, places) in &self.lockless {
             let marked = self.candidates.contains(id);
             if self.locked.contains(id) || (!marked && self.watched.contains(id)) {
                 continue;
             }
-            let mut distances = distances.clone();
-            distances.sort_unstable();
-            distances.dedup();
-            stalled.push((id.clone(), distances, marked));
+            stalled.push((&**id, places, marked));
         }
-        stalled.sort_unstable_by(|a, b| (a.1[0], &a.0).cmp(&(b.1[0], &b.0)));
+        stalled.sort_unstable_by_key(|(id, places, _)| (places.first(), *id));
         let is_stray = |id: &&Id| !self.met.contains(*id) && !self.locked.contains(*id);
+        let strays = self.watched.iter().filter(is_stray);
+        let kept = self.settings.keep_locked;
+        let locked = self.locked.iter().filter(|_| !kept);
         Some(Sightings {
             stalled,
-            locked_marks: if self.settings.keep_locked {
-                Vec::new()
-            } else {
-                self.locked.iter().cloned().collect()
-            },
-            strays: self.watched.iter().filter(is_stray).cloned().collect(),
+            locked_marks: locked.map(|id| &**id).collect(),
+            strays: strays.map(|id| &**id).collect(),
         })
     }
 
@@ -339,6 +323,7 @@ impl Scan {
                 fresh.push(range);
             }
         }
+        self.stalled_scanned += fresh.len();
         let checks: Vec<_> = fresh
             .chunks(self.check_size())
             .map(|part| Check::new(part.iter().map(|range| self.replies.element(range)), None))
@@ -348,7 +333,7 @@ impl Scan {
             && self
                 .settings
                 .most_marks
-                .is_none_or(|most| self.seen.len() < most)
+                .is_none_or(|most| self.stalled_scanned < most)
         {
             self.ask_marks(cursor);
         } else {
@@ -436,10 +421,10 @@ impl Scan {
             }
             (Some(first), false) => {
                 for (distance, id) in (0..=first).rev().zip(ids) {
-                    if let Some(distances) = self.lockless.get_mut(id) {
-                        distances.push(distance);
+                    if let Some(places) = self.lockless.get_mut(id) {
+                        places.add(distance);
                     } else {
-                        self.lockless.insert(id.into(), vec![distance]);
+                        self.lockless.insert(id.into(), Places::One(distance));
                     }
                 }
             }
@@ -458,6 +443,7 @@ impl Scan {
     fn walk_if_ready(&mut self) {
         if self.marks_read && self.marks_open == 0 && !self.walking {
             self.walking = true;
+            self.seen = HashSet::new();
             request::command(&mut self.out, &[b"LLEN", &self.settings.active]);
             self.expected.push_back(Asked::Length);
         }
