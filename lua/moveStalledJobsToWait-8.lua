@@ -295,9 +295,11 @@ local function commit(back, failed, gone, changes, holes, beyond, events)
   if #changes > 0 then trim(events) end
   for _, change in ipairs(changes) do call("HSET", change[1], unpack(change[2])) end
   local moved = remove(holes, beyond)
-  if #back > 0 and not meta[1] then
-    local concurrency = tonumber(meta[2])
-    if not concurrency or call("LLEN", ACTIVE) < concurrency then try("ZADD", MARKER, 0, "0") end
+  local concurrency = tonumber(meta[2])
+  -- where room was made, for what waited already too: what an earlier batch pushed may have found none
+  local waits = #back > 0 or (#holes > 0 and concurrency and call("EXISTS", WAIT) == 1)
+  if waits and not meta[1] and (not concurrency or call("LLEN", ACTIVE) < concurrency) then
+    try("ZADD", MARKER, 0, "0")
   end
   local lost = 0
   local function emit(...)

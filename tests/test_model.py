@@ -210,9 +210,6 @@ def test_many_dead_in_many_batches(client: redis.Redis, engine: str, dialect: st
             next_interval(client, base)
 
 
-@pytest.mark.xfail(
-    reason="each batch decides on the marker by its own pushes: one that only fails jobs wakes nobody", strict=True
-)
 def test_worker_is_woken_though_the_last_batches_only_failed(client: redis.Redis, engine: str) -> None:
     """Room under the concurrency comes with the last removal; that jobs wait was decided by the first."""
     base = BASES["echomq"]

@@ -221,6 +221,7 @@ def _recover(state: State, policy: Policy, due: Iterable[bytes], now_ms: int, ou
     state.put(b"active", [i for i in state.items(b"active") if i not in leaving])
     state.put(b"stalled", state.members(b"stalled") - leaving)
     _push(state, policy, back)
+    _wake(state, leaving, back)
     stream = state.keys.get(b"events", Stream())
     if events and isinstance(stream, Stream):  # a key of another type costs the events, nothing else
         state.put(b"events", Stream([*stream, *events]))
@@ -295,15 +296,20 @@ def _max_attempts(job: Hash, policy: Policy) -> float | None:
 
 
 def _push(state: State, policy: Policy, back: list[bytes]) -> None:
-    """Put recovered jobs where workers find them, the oldest to be taken first; wake one worker."""
+    """Put recovered jobs where workers find them, the oldest to be taken first."""
     if not back:
         return
-    paused = b"paused" in state.meta
-    target = b"paused" if paused and policy.dialect == "echomq" else b"wait"
+    target = b"paused" if b"paused" in state.meta and policy.dialect == "echomq" else b"wait"
     youngest_first = back[::-1]
     waiting = state.items(target)
     state.put(target, waiting + youngest_first if policy.to_front else youngest_first + waiting)
+
+
+def _wake(state: State, leaving: set[bytes], back: list[bytes]) -> None:
+    """Wake a worker where jobs came to wait; and where room was made for one that waited for it already."""
     concurrency = state.meta.get(b"concurrency", b"")
-    full = re.fullmatch(rb"-?[0-9]+", concurrency) and len(state.items(b"active")) >= int(concurrency)
-    if not paused and not full:
+    limited = re.fullmatch(rb"-?[0-9]+", concurrency)
+    full = limited and len(state.items(b"active")) >= int(concurrency)
+    waits = back or (limited and leaving and state.items(b"wait"))
+    if waits and b"paused" not in state.meta and not full:
         state.put(b"marker", ZSet({**state.scores(b"marker"), b"0": 0.0}))
