@@ -121,7 +121,7 @@ def test_inspect_lists_who_is_stalled(server: Server, client: Any) -> None:
     client.hset(BASE + b":job-0", mapping={"processedOn": round(time.time() * 1000) - 65_000, "atm": 2, "stc": 1})
     ran = call("-u", server.url, "inspect", "q")
     assert "q: 12 active jobs, 12 without a lock, 1 of them marked" in ran.out
-    assert "job-0  yes     1m05s  host-1  2      1       past max_stalled_count next" in ran.out
+    assert "job-0  yes     1m05s  host-1  2      1       past its ceiling next" in ran.out
     assert "... and 2 more, younger ones" in ran.out
     assert "marks that the next sweep takes back: 1 whose job is not active" in ran.out
     assert "lease: nobody" in ran.out

@@ -42,12 +42,17 @@ def mask_url(url: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return "***"
+    # an @ behind the host: a password with a bare / or ? or # in it, of which the rest looks like host and path
+    late = "@" in url.partition("://")[2].removeprefix(parts.netloc)
+    if late or not parts.scheme:
+        return "***"
     if parts.scheme == "unix":
         return f"unix://***@{parts.path}"
-    if not parts.scheme or not parts.netloc:
+    if not parts.netloc:
         return "***"
     shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://***@{shown or 'localhost'}:{port or 6379}/{parts.path.strip('/') or '0'}"
+    database = parts.path.strip("/")
+    return f"{parts.scheme}://***@{shown or 'localhost'}:{port or 6379}/{database if database.isdigit() else '0'}"
 
 
 class Scanner(Protocol):

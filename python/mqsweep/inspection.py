@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from .connect import Command
+from .dialects import Policy
 from .drive import Commands, Step, Steps
 from .errors import UnsupportedQueueError
 from .keys import ORDER, to_str
@@ -14,7 +16,7 @@ from .lease import Opening, look_commands, read_opening
 from .report import Inspection, StalledJob
 from .sweep import Task, new_scan, refuse
 
-FIELDS = ("pb", "processedOn", "atm", "stc")
+FIELDS = ("pb", "processedOn", "atm", "stc", "opts")
 CHUNK = 500
 RUNAWAY = 10
 """Times past the ceiling from which on a job's workers evidently ignore what should have failed it."""
@@ -77,19 +79,29 @@ def _number(value: bytes | None) -> int | None:
         return None
 
 
+def _max_attempts(opts: bytes | None, policy: Policy) -> float | None:
+    """The job's own attempts, else the sweeper's: what the script will go by."""
+    try:
+        own = json.loads(opts or b"{}").get("attempts")
+    except (ValueError, AttributeError, RecursionError):
+        own = None
+    return own if isinstance(own, int | float) and not isinstance(own, bool) and own >= 1 else policy.max_attempts
+
+
 def _job(task: Task, sight: tuple[bytes, tuple[int, ...], bool], reply: Any) -> StalledJob:
     job_id, distances, marked = sight
-    worker, processed_on, attempts, stalls = (None,) * 4 if isinstance(reply, Exception) else reply
-    count, taken = _number(stalls), _number(processed_on)
+    worker, processed_on, attempts, stalls, opts = (None,) * len(FIELDS) if isinstance(reply, Exception) else reply
+    count, taken, made = _number(stalls), _number(processed_on), _number(attempts)
     ceiling = task.policy.max_stalled_count
+    limit = _max_attempts(opts, task.policy) if task.policy.dialect == "echomq" else None
     return StalledJob(
         id=to_str(job_id),
         marked=marked,
         worker=None if worker is None else to_str(worker),
         processed_on=None if taken is None else taken / 1000,
-        attempts=_number(attempts),
+        attempts=made,
         stalls=count,
         distance=distances[0],
-        past_ceiling=(count or 0) + 1 > ceiling,
+        past_ceiling=(count or 0) + 1 > ceiling or (limit is not None and (made or 0) + 1 >= limit),
         runaway=(count or 0) > RUNAWAY * (ceiling + 1),
     )

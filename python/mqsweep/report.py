@@ -44,6 +44,8 @@ class SweepReport(_Printable):
         guards: named signs that missing locks may not mean dead workers.
         marks_placed: members added to the set of marks.
         retry_after: seconds until the lease may be free (throttled), else ``None``.
+        holder: what ``stalled-check`` holds (throttled), else ``None``: a token that says whose lease it is, or the
+            bare timestamp of a built-in check.
         unconfirmed: entries of batches whose reply was lost and that a second call found done or gone.
         active_scanned: elements of active that were read.
         stalled_scanned: marks that were read.
@@ -71,6 +73,7 @@ class SweepReport(_Printable):
     guards: tuple[str, ...] = ()
     marks_placed: int = 0
     retry_after: float | None = None
+    holder: str | None = None
     unconfirmed: int = 0
     active_scanned: int = 0
     stalled_scanned: int = 0
@@ -94,7 +97,7 @@ class StalledJob:
         attempts: attempts made (``atm``).
         stalls: recoveries so far (``stc``).
         distance: its place in active, counted from the tail, where the oldest is 1.
-        past_ceiling: the next recovery takes it past ``max_stalled_count``.
+        past_ceiling: the next recovery takes it past its ceiling, of stalls or (``echomq``) of attempts.
         runaway: stalls are far past the ceiling: its workers ignore what should have failed it (``defa``).
     """
 

@@ -284,6 +284,7 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         guards=names,
         marks_placed=outcome.marks_placed,
         retry_after=_retry_after(opening) if status == "throttled" else None,
+        holder=to_str(opening.holder) if status == "throttled" and opening.holder is not None else None,
         unconfirmed=outcome.unconfirmed,
         active_scanned=this.active_scanned,
         stalled_scanned=this.stalled_scanned,

@@ -22,7 +22,7 @@ from .output import escape, print_lines, report_lines, say
 def demo(options: argparse.Namespace) -> Exit:
     """Tell the story; with ``--json`` it goes to stderr, and the figures to stdout."""
     screen = Screen(sys.stderr if options.json else sys.stdout, sys.stderr)
-    with _ended_by(signal.SIGTERM, signal.SIGHUP):
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             given = Options(options.jobs, options.attempts, options.interval)
             result = perform(given, screen, _teller(screen, options))
@@ -42,14 +42,14 @@ def _teller(screen: Screen, options: argparse.Namespace) -> Callable[[SweepRepor
 
     def tell(report: SweepReport) -> None:
         if options.verbose:
-            for line in report_lines(report, options.interval, None):
+            for line in report_lines(report, options.interval):
                 screen.quote(line)
 
     return tell
 
 
 @contextlib.contextmanager
-def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+def ended_by(*numbers: signal.Signals) -> Iterator[None]:
     """Let these signals end what is within in an orderly way, as Ctrl-C does."""
 
     def end(number: int, frame: FrameType | None) -> None:

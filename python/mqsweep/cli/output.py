@@ -138,13 +138,12 @@ def summary(report: SweepReport) -> str:
     return ", ".join([*said, *(f"guard {name}" for name in report.guards)])
 
 
-def report_lines(report: SweepReport, interval: float, holder: str | None) -> Iterator[str]:
+def report_lines(report: SweepReport, interval: float) -> Iterator[str]:
     """One sweep, for people.
 
     Args:
         report: of the sweep.
         interval: seconds between two sweeps.
-        holder: what ``stalled-check`` holds, where the sweep was throttled and that is known.
     """
     yield f"{escape(report.queue)}: {_headline(report)}"
     room = width() - 22
@@ -160,7 +159,7 @@ def report_lines(report: SweepReport, interval: float, holder: str | None) -> It
         yield f"  {'unconfirmed':<11}{report.unconfirmed:>7,}  their reply was lost: done, or gone"
     for name in report.guards:
         yield f"  guard     {name}: missing locks may not mean dead workers"
-    yield from (f"  {line}" for line in _closing(report, interval, holder))
+    yield from (f"  {line}" for line in _closing(report, interval))
 
 
 def _reasons(refused: dict[str, str]) -> Iterator[str]:
@@ -186,10 +185,10 @@ def _headline(report: SweepReport) -> str:
     return f"swept {cost}" + ("" if report.complete else ", stopped early")
 
 
-def _closing(report: SweepReport, interval: float, holder: str | None) -> Iterator[str]:
+def _closing(report: SweepReport, interval: float) -> Iterator[str]:
     if report.status == "throttled":
         when = "" if report.retry_after is None else f"; try again in {span(report.retry_after)}"
-        yield f"lease: {who(holder) if holder else 'given back meanwhile'}{when}"
+        yield f"lease: {who(report.holder) if report.holder else 'given back meanwhile'}{when}"
     elif report.marked:
         number = len(report.marked)
         those = "the marked job, if it still has" if number == 1 else f"those of the {number:,} marked that still have"
@@ -238,7 +237,7 @@ def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
 
 def _row(job: StalledJob, *, wide: bool) -> tuple[str, ...]:
     age = "?" if job.processed_on is None else span(max(0.0, time.time() - job.processed_on))
-    past = "past max_stalled_count next" if job.past_ceiling else ""
+    past = "past its ceiling next" if job.past_ceiling else ""
     return (
         escape(job.id, ID_LIMIT if wide else UUID_LENGTH),
         "yes" if job.marked else "no",

@@ -7,10 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from ..dialects import base_of, dialect_of
 from ..keys import QueueKeys, to_str
 from ..sweep import Progress
@@ -30,7 +26,6 @@ class Queue:
         dialect: whose queue.
         sweeper: for it.
         keys: where it lies.
-        url: of its Redis.
         ticker: shows its progress, where somebody wants to see it.
     """
 
@@ -38,7 +33,6 @@ class Queue:
     dialect: str
     sweeper: Sweeper
     keys: QueueKeys
-    url: str
     ticker: Ticker | None = field(default=None)
 
     def missing(self) -> bool:
@@ -55,16 +49,6 @@ class Queue:
             "check the name, --dialect, --prefix and --no-hash-tag"
         )
         return True
-
-    def holder(self) -> str | None:
-        """What ``stalled-check`` holds now.
-
-        Raises:
-            redis.exceptions.RedisError: faults of the connection, and refusals of the server.
-        """
-        with redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), decode_responses=False) as client:
-            value = client.get(self.keys.of("stalled-check"))
-        return to_str(value) if isinstance(value, bytes) else None
 
     def _progress(self, progress: Progress) -> None:
         if self.ticker is not None:
@@ -96,7 +80,7 @@ def opened(options: argparse.Namespace) -> Iterator[list[Queue]]:
             sweeper = Sweeper(options.url, name, **given, on_progress=_teller(slot))
             stack.callback(sweeper.close)
             keys = base_of(dialect, name, given.get("prefix"), given.get("hash_tag"))
-            slot.append(Queue(name, dialect.name, sweeper, keys, options.url))
+            slot.append(Queue(name, dialect.name, sweeper, keys))
             queues += slot
         yield queues
 

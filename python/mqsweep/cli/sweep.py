@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-
-import redis
 
 from ..report import SweepReport
 from .faults import EXPECTED, Exit, explain_for
@@ -46,17 +43,10 @@ def _one(queue: Queue, as_json: bool) -> Exit | None:
     if as_json:
         print_lines([json.dumps(report.to_dict() | {"exists": not missing})])
     elif not missing:
-        print_lines(report_lines(report, queue.sweeper.interval, _holder(queue, report)))
+        print_lines(report_lines(report, queue.sweeper.interval))
     if missing:
         return None
     if report.status == "held":
         return Exit.FAILED
     return Exit.DONE if report.status == "swept" else Exit.BUSY
 
-
-def _holder(queue: Queue, report: SweepReport) -> str | None:
-    if report.status != "throttled":
-        return None
-    with contextlib.suppress(redis.RedisError):  # it only makes the message better
-        return queue.holder()
-    return None
