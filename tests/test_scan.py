@@ -336,6 +336,22 @@ class HealthyServer:
         return b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
 
 
+def test_dead_marks_do_not_make_the_walk_ask_for_fewer_locks_at_once(
+    make: Callable[..., Any], client: redis.Redis, wire: socket.socket
+) -> None:
+    """Among the marked all may be dead, among the active one in a hundred."""
+    ids = numbers(5000)
+    dead = ids[::100]
+    fill(client, ids, [i for i in ids if i not in set(dead)])
+    calls = []
+    for marked in ([], dead):
+        fill(client, [], marked=marked)
+        client.config_resetstat()
+        assert len(look(make(), wire).stalled) == len(dead)
+        calls.append(client.info("commandstats")["cmdstat_exists"]["calls"])
+    assert calls[1] <= calls[0] + 5
+
+
 class FakeServer:
     """Answers a scan's requests from random data, to compare the twins on streams that no server would send.
 

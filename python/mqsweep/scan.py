@@ -366,6 +366,7 @@ class Scan:
         if self._marks_read and not self._marks_open and not self._walking:
             self._walking = True
             self._seen.clear()
+            self._settled = self._dead = 0  # how many of the marked are dead says nothing about active
             self._out.append(b"*2\r\n$4\r\nLLEN\r\n" + _bulk(self._active_key))
             self._expected.append("length")
 

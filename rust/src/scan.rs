@@ -444,6 +444,8 @@ impl Scan {
         if self.marks_read && self.marks_open == 0 && !self.walking {
             self.walking = true;
             self.seen = HashSet::new();
+            // how many of the marked are dead says nothing about active
+            (self.settled_lately, self.dead_lately) = (0, 0);
             request::command(&mut self.out, &[b"LLEN", &self.settings.active]);
             self.expected.push_back(Asked::Length);
         }
