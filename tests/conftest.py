@@ -14,7 +14,7 @@ from support.servers import KINDS, Server, start_server
 
 ENGINES = ("python", "script", "rust")
 
-_EXAMPLES = {"quick": 100, "suite": 500, "nightly": 10_000}
+_EXAMPLES = {"quick": 100, "suite": 2_000, "nightly": 10_000}
 
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(

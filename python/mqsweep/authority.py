@@ -307,7 +307,8 @@ class Authority:
                 self.outcome.unconfirmed += reply[4].count(b"u")
             read(batch, reply)
             consumed, micros, drift = reply[1], reply[2], reply[3]
-            pace.learn(len(batch), consumed or len(batch), micros)
+            if not any(index > consumed for index in reply[5][::2]):  # else it stopped for a key, not for the clock
+                pace.learn(len(batch), consumed, micros)
             at += consumed
             if reply[8] and rebase:
                 items[at:] = rebase(items[at:], dict(zip(reply[8][::2], reply[8][1::2], strict=True)), drift)
