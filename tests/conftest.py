@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,11 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from support.servers import KINDS, Server, start_server
+
+# What is started in the background ignores Ctrl-C, and so does all that it starts; the tests start commands as a
+# terminal does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ENGINES = ("python", "script", "rust")
 
