@@ -58,7 +58,9 @@ def serve(task: Task, stopped: Callable[[], bool]) -> Steps[None]:
             due = time.monotonic() + wait
         else:
             last = this if report.status == "swept" else None
-            due = max(due + task.interval, time.monotonic())
+            # from its own start, however late that was: what it marked has its interval of grace; and where it held
+            # recoveries back, the built-in checks have the interval after that to themselves (I9)
+            due = this.started + task.interval * (2 if report.status == "held" else 1)
         yield Tell(report)
     if last is not None:
         yield from _release(task, last)
