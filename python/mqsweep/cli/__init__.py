@@ -1,4 +1,4 @@
-"""The command ``mqsweep``: demo, sweep, run, inspect."""
+"""The command ``mqsweep``: demo, sweep, run, inspect, bench."""
 
 from __future__ import annotations
 
@@ -74,6 +74,10 @@ def _command(options: argparse.Namespace) -> Exit:
             from .run import run
 
             return run(options)
+        case "bench":
+            from .bench import bench
+
+            return bench(options)
     from .inspect import inspect
 
     return inspect(options)

@@ -216,6 +216,8 @@ _COMMANDS: dict[Command, tuple[str, str]] = {
 
 def parser_of() -> argparse.ArgumentParser:
     """The whole command line."""
+    from .bench import add_parser as add_bench  # which takes its options' types from here
+
     parser = _Parser(
         prog="mqsweep",
         description="Finds jobs whose worker died and puts them back to work, without freezing Redis.",
@@ -235,6 +237,7 @@ def parser_of() -> argparse.ArgumentParser:
         if name == "sweep":
             sub.add_argument("--dry-run", action="store_true", help="the same as inspect: change nothing")
         _common(sub, url=name != "demo")
+    add_bench(commands)
     return parser
 
 
@@ -259,7 +262,7 @@ def _complete(options: argparse.Namespace) -> None:
     """Fill in what was not said, and refuse what argparse cannot know to be wrong."""
     options.json = getattr(options, "json", False)
     options.verbose = getattr(options, "verbose", False)
-    if options.command == "demo":
+    if options.command in ("demo", "bench"):
         return
     command = f"mqsweep {options.command}"
     if not options.queues:

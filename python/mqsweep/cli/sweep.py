@@ -49,4 +49,3 @@ def _one(queue: Queue, as_json: bool) -> Exit | None:
     if report.status == "held":
         return Exit.FAILED
     return Exit.DONE if report.status == "swept" else Exit.BUSY
-
