@@ -3,6 +3,7 @@
 //! It only reads. What to do about what it saw is decided in Python, once, for both twins.
 
 mod border;
+mod check;
 pub mod reply;
 pub mod request;
 pub mod scan;

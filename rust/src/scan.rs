@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use indexmap::IndexSet;
 
+use crate::check::Check;
 use crate::reply::{Fault, ReplyReader};
 use crate::request;
 use crate::sightings::{Places, Sightings};
@@ -35,44 +36,6 @@ pub struct Settings {
     pub most_marks: Option<usize>,
     /// Where the slice of marks begins.
     pub cursor: Vec<u8>,
-}
-
-/// Locks asked for at once.
-#[derive(Debug)]
-struct Check {
-    ids: Vec<u8>,
-    ends: Vec<usize>,
-    /// Distance of the first id, the others follow descending; `None`: these are marks.
-    first: Option<u64>,
-}
-
-impl Check {
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn id(&self, index: usize) -> &[u8] {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.ids[start..self.ends[index]]
-    }
-
-    fn part(&self, from: usize, to: usize) -> Self {
-        let ids = (from..to).map(|index| self.id(index));
-        Self::new(ids, self.first.map(|first| first - from as u64))
-    }
-
-    fn new<'a>(ids: impl Iterator<Item = &'a [u8]>, first: Option<u64>) -> Self {
-        let mut check = Self {
-            ids: Vec::new(),
-            ends: Vec::new(),
-            first,
-        };
-        for id in ids {
-            check.ids.extend_from_slice(id);
-            check.ends.push(check.ids.len());
-        }
-        check
-    }
 }
 
 #[derive(Debug)]
