@@ -296,7 +296,7 @@ def test_held_queue_is_left_to_the_checks_that_are_built_in(case: Case) -> None:
     with running(case, interval=0.5) as reports:
         until(lambda: reports)
         assert reports[0].status == "held"
-        until(lambda: run_oracle(case.client, case.base, 1, 100, snapshot.server_ms(case.client)))
+        until(lambda: run_oracle(case.client, case.base, 1, 100, snapshot.server_ms(case.client)), 6, every=0.13)
         assert case.active() == []
 
 

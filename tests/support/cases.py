@@ -131,9 +131,9 @@ def reset_commands(client: redis.Redis) -> None:
     client.config_resetstat()
 
 
-def until(ready: Callable[[], object], patience: float = 20.0) -> None:
-    """Poll with a deadline."""
+def until(ready: Callable[[], object], patience: float = 20.0, every: float = 0.002) -> None:
+    """Poll every so many seconds, with a deadline."""
     deadline = time.monotonic() + patience
     while not ready():
         assert time.monotonic() < deadline
-        time.sleep(0.002)
+        time.sleep(every)
