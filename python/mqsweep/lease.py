@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .connect import Command
+from .errors import WrongTypeError
 from .guards import parse_info
 from .keys import QueueKeys
 
@@ -40,7 +41,8 @@ class Opening:
         server_time: the server's clock, seconds since the epoch.
         active_type: Redis type of active, ``none`` when there is no such key.
         active: length of active.
-        marks: number of marks.
+        marks: number of marks; -1 when the server would not say.
+        stalled_is_set: whether the marks' key is a set, if there is one.
         paused: whether the queue is paused.
         version: ``meta.version``, if it is set.
         pro: whether BullMQ Pro keeps groups here.
@@ -53,6 +55,7 @@ class Opening:
     active_type: str
     active: int
     marks: int
+    stalled_is_set: bool
     paused: bool
     version: str | None
     pro: bool
@@ -89,9 +92,12 @@ def read_opening(replies: list[Any]) -> Opening:
     """Read the replies to `look_commands`.
 
     Raises:
+        WrongTypeError: the lease's key is no string.
         redis.exceptions.ResponseError: the server refused a command that a sweep cannot do without.
     """
     holder, ttl, time, active_type, active, marks, meta, pro, info = replies
+    if _is_wrong_type(holder):
+        raise WrongTypeError("stalled-check is not a string; nothing was changed")
     for reply in (holder, ttl, time, active_type):
         if isinstance(reply, Exception):
             raise reply
@@ -103,8 +109,13 @@ def read_opening(replies: list[Any]) -> Opening:
         active_type=active_type.decode(),
         active=active if isinstance(active, int) else 0,
         marks=marks if isinstance(marks, int) else -1,
+        stalled_is_set=not _is_wrong_type(marks),
         paused=paused is not None,
         version=None if version is None else version.decode("utf-8", "replace"),
         pro=pro == 1,
         info=parse_info(info),
     )
+
+
+def _is_wrong_type(reply: object) -> bool:
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")

@@ -215,7 +215,7 @@ def refuse(task: Task, opening: Opening) -> None:
 
     Raises:
         UnsupportedQueueError: another protocol, or a part that mqsweep does not maintain.
-        WrongTypeError: active is no list.
+        WrongTypeError: active is no list, or the marks are no set.
     """
     name = to_str(task.keys.of("active"))
     if opening.active_type == "zset":
@@ -225,6 +225,8 @@ def refuse(task: Task, opening: Opening) -> None:
         )
     if opening.active_type not in ("list", "none"):
         raise WrongTypeError(f"{name!r} is a {opening.active_type}, not a list; nothing was changed")
+    if not opening.stalled_is_set:
+        raise WrongTypeError(f"{to_str(task.keys.of('stalled'))!r} is not a set; nothing was changed")
     if task.policy.dialect != "bullmq":
         return
     if opening.pro:
