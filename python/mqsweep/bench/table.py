@@ -83,7 +83,7 @@ def notes(report: Report) -> Iterator[str]:
         f"vs {BASELINE}: how many times faster than BullMQ's own script on the same data, run in turn with it; with "
         "marks renewed, its best case; with marks standing, every id is still marked"
     )
-    yield (f"medians of {_runs(report)}; cmd (time on the server, by SLOWLOG), wait max and RSS: the worst of all runs")
+    yield (f"{_runs(report)}; cmd (time on the server, by SLOWLOG), wait max and RSS: the worst of all runs")
     yield (
         "wait: what a bystander's GET or SET, one every millisecond, waited meanwhile, those counted that it could not "
         "send in time; nobody: the same with nobody sweeping"
@@ -100,8 +100,10 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def _runs(report: Report) -> str:
+    if report.repeat == 1:
+        return "one run each"
     once = any(len(r.runs) < report.repeat for case in report.cases for r in case.results if r.measured)
-    return f"{report.repeat} run{'s' * (report.repeat > 1)}" + (", of one where a run takes long" if once else "")
+    return f"medians of {report.repeat} runs" + (", one run where it takes long" if once else "")
 
 
 def plain(case: CaseResult, limit: float) -> str:
@@ -117,21 +119,28 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
         yield text.ljust(width) if i == 0 else text.rjust(width)
 
 
-def markdown(reports: Sequence[Report], level: int = 3) -> str:
-    """Reports for a document.
-
-    Args:
-        reports: to show, one after the other.
-        level: of the headings, one per case.
-    """
+def markdown(reports: Sequence[Report]) -> str:
+    """Reports for a document: their tables, what they were measured on, and how to read them."""
     blocks = []
     for report in reports:
-        for case in report.cases:
-            head, body = rows(case, report.limit)
-            lines = ["| " + " | ".join(row) + " |" for row in (head, *body)]
-            lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
-            blocks.append(f"{'#' * level} {case.title}\n\n" + "\n".join(lines))
-        blocks.append("\n".join(f"* {line}" for line in (*described(report.environment), *notes(report))))
+        blocks += [tables(report), "\n".join(f"* {line}" for line in described(report.environment))]
+    reading = dict.fromkeys(line for report in reports for line in notes(report))
+    return "\n\n".join([*blocks, "\n".join(f"* {line}" for line in reading)])
+
+
+def tables(report: Report, level: int = 3) -> str:
+    """A Markdown table for each case.
+
+    Args:
+        report: whose cases.
+        level: of their headings.
+    """
+    blocks = []
+    for case in report.cases:
+        head, body = rows(case, report.limit)
+        lines = ["| " + " | ".join(row) + " |" for row in (head, *body)]
+        lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
+        blocks.append(f"{'#' * level} {case.title}\n\n" + "\n".join(lines))
     return "\n\n".join(blocks)
 
 
