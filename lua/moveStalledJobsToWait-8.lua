@@ -520,6 +520,11 @@ local function batch()
   elseif holder ~= token then
     return {"fenced", holder}
   end
+  if not ({lease = 1, recover = 1, mark = 1, cover = 1, clear = 1})[op] then
+    return refuse("no such batch: " .. tostring(op))
+  end
+  -- First of all: who may not do this shall not have done anything else.
+  if ttl > 0 then call("PEXPIRE", LEASE, ttl) else call("DEL", LEASE) end
   local consumed, letters, texts, placed, lost, moved = 0, "", {}, 0, 0, {}
   if op == "recover" then
     if held() then return {"held"} end
@@ -538,10 +543,7 @@ local function batch()
   elseif op == "clear" then
     letters, drift = clear(column(9, 1), budget), 0
     consumed = #letters
-  elseif op ~= "lease" then
-    return refuse("no such batch: " .. tostring(op))
   end
-  if ttl > 0 then call("PEXPIRE", LEASE, ttl) else call("DEL", LEASE) end
   return {"ok", consumed, math.floor(clock() - started), drift or 0, letters, texts, placed, lost, moved}
 end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +25,9 @@ LARGEST = {"recover": 500, "mark": 1000, "clear": 1000}
 """Entries per call at most: keys and arguments together stay under 3,900 in each."""
 TRIES = 3
 """How often a batch is sent when its reply is lost."""
+
+_DENIED = re.compile(r"ACL failure in script|The user executing the script can't")
+"""How servers tell that the user may not run a command inside a script; redis-py knows only what begins with NOPERM."""
 
 log = logging.getLogger("mqsweep")
 Item = TypeVar("Item")
@@ -72,6 +76,8 @@ def evaluate(keys: Sequence[bytes], arguments: Sequence[bytes | str | int], exce
         text = str(reply)
         if text.startswith("WRONGTYPE"):
             raise WrongTypeError(text.removeprefix("WRONGTYPE ")) from reply
+        if _DENIED.search(text):
+            raise exceptions.NoPermissionError(text) from reply
         if type(reply) is exceptions.ResponseError and not text.startswith("BUSY"):
             raise ScriptError(text) from reply
         raise reply
