@@ -45,8 +45,12 @@ class Proxy:
         """For clients."""
         return f"unix://{self._path}?db=0"
 
-    def cut_after(self, count: int) -> None:
-        """Let so many more bytes of replies pass, then close the connection that the next would go to."""
+    def cut_after(self, count: int | None) -> None:
+        """Let so many more bytes of replies pass, then close the connection that the next would go to.
+
+        Args:
+            count: of bytes; ``None`` = all may pass.
+        """
         with self._lock:
             self._left = count
 
