@@ -1,14 +1,8 @@
-"""`mqsweep.bullmq.install`: what it puts where, what it refuses, when it steps aside. Workers here are in this process
-and their timer is not running: each check is one call."""
+"""`mqsweep.bullmq.install`: what it puts where, what it refuses, how it connects, and that undo takes it all away."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,64 +12,16 @@ import redis.asyncio
 from mqsweep import ConfigurationError, UnsupportedQueueError
 from mqsweep.bullmq import install, move_stalled_jobs_to_wait
 from support.cases import Case
+from support.dropin import check, eventually, is_ours, next_check, run, worker_of
 from support.servers import KINDS, Server, free_port, start_server
 
 pytest.importorskip("bullmq")
-
-PATIENCE = 30.0
-INTERVAL_MS = 300
-
-
-def run(main: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a coroutine function, with a deadline."""
-    return asyncio.run(asyncio.wait_for(main(), PATIENCE))
-
-
-@asynccontextmanager
-async def worker_of(connection: Any, queue: str = "q", **options: Any) -> AsyncIterator[Any]:
-    """A worker whose timer is not running."""
-    from bullmq import Worker
-
-    async def process(job: Any, token: str) -> None:
-        raise AssertionError("nothing is processed here")
-
-    given = {"connection": connection, "stalledInterval": INTERVAL_MS, "autorun": False, **options}
-    worker = Worker(queue, process, given)
-    try:
-        yield worker
-    finally:
-        await worker.close()
-
-
-async def check(worker: Any) -> list[str]:
-    """What the worker's timer does."""
-    found: list[str] = await worker.backend.moveStalledJobsToWait(1, INTERVAL_MS)
-    return found
-
-
-async def next_check(case: Case, worker: Any) -> list[str]:
-    """The check one interval later."""
-    case.client.delete(case.key("stalled-check"))
-    return await check(worker)
-
-
-async def eventually(ready: Callable[[], bool]) -> None:
-    """Poll with a deadline."""
-    deadline = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
 def case(client: redis.Redis) -> Case:
     """A BullMQ queue."""
     return Case(client, "python", "bullmq")
-
-
-def is_ours(case: Case) -> bool:
-    """Whether mqsweep holds the lease."""
-    return (case.client.get(case.key("stalled-check")) or b"").startswith(b"mqsweep:")
 
 
 def test_check_answers_with_the_ids_of_what_left_active(server: Server, case: Case) -> None:
@@ -270,112 +216,6 @@ def test_what_is_no_worker_on_redis_is_refused_in_words() -> None:
             install(worker)
     with pytest.raises(ConfigurationError, match="PostgresBackend"):
         run(lambda: move_stalled_jobs_to_wait(on_postgres, 1, 1_000))
-
-
-def refused(case: Case) -> None:
-    case.client.zadd(case.key("groups"), {"g": 0})
-
-
-def held(case: Case) -> None:
-    case.client.hset(case.key("meta"), "paused", 1)
-
-
-def broken(case: Case) -> None:
-    case.client.set(case.key("failed"), "no sorted set")  # which BullMQ's own check does not look at
-
-
-@pytest.mark.parametrize("state", [refused, held, broken])
-def test_where_mqsweep_does_not_recover_the_original_does(
-    server: Server, case: Case, state: Callable[[Case], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    case.dead(b"1")
-    state(case)
-
-    async def main() -> list[str]:
-        found: list[str] = []
-        async with worker_of(server.url) as worker:
-            install(worker)
-            for _ in range(4):
-                found += await next_check(case, worker)
-                if state is not broken:
-                    assert not is_ours(case)
-        return found
-
-    with caplog.at_level(logging.WARNING, "mqsweep"):
-        assert run(main) == ["1"]
-    assert case.wait() == [b"1"]
-    assert len([r for r in caplog.records if "BullMQ's own stalled check goes on" in r.message]) == 1
-
-
-def test_where_mqsweep_cannot_connect_the_original_works(caplog: pytest.LogCaptureFixture) -> None:
-    """The server's last connections are the worker's own."""
-    with start_server("redis") as server:
-        case = Case(server.client(), "python", "bullmq")
-        case.dead(b"1")
-
-        async def main() -> list[str]:
-            async with worker_of(server.url) as worker:
-                await worker.backend.waitUntilReady()
-                case.client.config_set("maxclients", len(case.client.client_list()))
-                install(worker)
-                return [*await next_check(case, worker), *await next_check(case, worker)]
-
-        assert run(main) == ["1"]
-
-
-def test_cancelled_check_leaves_one_that_works(server: Server, case: Case) -> None:
-    """Closing a worker cancels its timer, wherever its check is."""
-    case.dead(*(b"%d" % n for n in range(200)))
-
-    async def main() -> None:
-        async with worker_of(server.url) as worker:
-            install(worker)
-            for turns in range(10):
-                task = asyncio.ensure_future(next_check(case, worker))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            for _ in range(3):
-                await next_check(case, worker)
-
-    run(main)
-    assert sorted(case.active() + case.wait()) == sorted(b"%d" % n for n in range(200))
-    assert not case.active()
-
-
-def test_plain_coroutine_is_one_check(server: Server, case: Case) -> None:
-    """Of a worker, of one that mqsweep is installed in, of a queue, of a backend."""
-    from bullmq import Queue
-
-    async def main() -> None:
-        queue = Queue("q", {"connection": server.url})
-        async with worker_of(server.url) as worker, worker_of(server.url) as installed:
-            install(installed)
-            for number, subject in enumerate((worker, installed, queue, worker.backend)):
-                case.dead(b"%d" % number)
-                found = []
-                for _ in range(2):
-                    case.client.delete(case.key("stalled-check"))
-                    found += await move_stalled_jobs_to_wait(subject, 1, INTERVAL_MS, mark="lockless")
-                    assert is_ours(case)
-                assert found == [str(number)]
-        await queue.close()
-
-    run(main)
-
-
-def test_plain_coroutine_steps_aside_too(server: Server, case: Case) -> None:
-    case.dead(b"1")
-    refused(case)
-
-    async def main() -> None:
-        async with worker_of(server.url) as worker:
-            await move_stalled_jobs_to_wait(worker, 1, INTERVAL_MS)
-            assert case.client.get(case.key("stalled-check")).isdigit()
-
-    run(main)
-    assert case.marks() == {b"1"}
 
 
 class Renamed(redis.asyncio.Redis):
