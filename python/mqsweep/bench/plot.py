@@ -54,7 +54,8 @@ def draw(reports: Sequence[Report], path: Path) -> None:
             figure = _lines(figure_of, cases)
         else:
             figure = _bars(figure_of, cases)
-        figure.savefig(path, dpi=150)
+        dateless = {"Date": None} if path.suffix.lower() == ".svg" else None  # the same figures give the same file
+        figure.savefig(path, dpi=150, metadata=dateless)
 
 
 def _matplotlib() -> Any:
@@ -66,7 +67,7 @@ def _matplotlib() -> Any:
         raise ConfigurationError("a plot needs matplotlib: pip install 'mqsweep[bench]'") from None
     settings: Any = {
         "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "mqsweep",  # the same figures give the same file
+        "svg.hashsalt": "mqsweep",
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,
