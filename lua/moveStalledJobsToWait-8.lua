@@ -456,14 +456,21 @@ local function part(list, from, to) return {unpack(list, from, math.min(to, #lis
 
 -- The entries from one on, with the new places of those that were moved; oldest first again.
 local function rebase(entries, from, moved, drift)
-  local rest, place = {}, {}
+  local rest, places = {}, {}
   for i = from, #entries do rest[#rest + 1] = entries[i] end
-  for i = 1, #moved, 2 do place[moved[i]] = moved[i + 1] + drift end
-  local function first(entry) return place[entry.id] or tonumber(string.match(entry.distances, "%d+")) end
-  table.sort(rest, function(a, b) return first(a) < first(b) end)
-  for _, entry in ipairs(rest) do
-    if place[entry.id] then entry.distances = place[entry.id] .. "," .. entry.distances end
+  for i = 1, #moved, 2 do
+    places[moved[i]] = places[moved[i]] or {} -- an id that stands there twice may have moved twice
+    table.insert(places[moved[i]], moved[i + 1] + drift)
   end
+  for _, entry in ipairs(rest) do
+    local new = places[entry.id]
+    if new then
+      table.sort(new)
+      entry.distances = table.concat(new, ",") .. "," .. entry.distances
+    end
+  end
+  local function first(entry) return tonumber(string.match(entry.distances, "%d+")) end
+  table.sort(rest, function(a, b) return first(a) < first(b) end)
   return rest
 end
 

@@ -209,6 +209,23 @@ def test_id_that_is_in_active_more_than_once_is_recovered_once(case: Case, copie
     assert case.look("twin")[b"stc"] == b"1"
 
 
+@BULLMQ
+def test_both_entries_of_an_id_are_followed_when_a_removal_moves_both(case: Case) -> None:
+    """Duplicates: the copies of one job leave, and the living tail that fills their holes is one other id, twice."""
+    case.dead(*(b"%d" % number for number in range(1, 201)))
+    case.dead(b"x", stc="9", rjk="some-scheduler")  # its key is asked for, so a batch ends before it
+    case.client.lpush(case.key("active"), b"x", *([b"1"] * 10))
+    case.client.sadd(case.key("stalled"), "x", *range(1, 201))
+    report = case.sweep(max_pause=1.0)
+    assert set(report.recovered) == {str(number) for number in range(1, 201)}
+    assert (report.failed, case.active()) == (("x",), [])
+    case.dead(b"y")
+    case.client.lpush(case.key("active"), b"x", b"y", b"x", b"y", b"y", b"y")
+    case.client.sadd(case.key("stalled"), "x", "y")
+    report = case.sweep(max_pause=1.0)
+    assert (report.recovered, report.failed, case.active()) == (("y",), ("x",), [])
+
+
 def test_locks_of_a_deployment_keep_their_jobs_until_they_end(case: Case) -> None:
     """bullmq#834, #2714: the worker is gone, its locks are not; `inspect` tells whose the jobs were."""
     case.alive(b"j", px=150, pb="pod-1", processedOn="1700000000000")

@@ -297,7 +297,7 @@ class Authority:
         items: list[Item],
         send: Callable[[Sequence[Item], int], Steps[list[Any]]],
         read: Callable[[Sequence[Item], list[Any]], None],
-        rebase: Callable[[list[Item], dict[bytes, int], int], list[Item]] | None = None,
+        rebase: Callable[[list[Item], list[Any], int], list[Item]] | None = None,
     ) -> Generator[Any, Any, list[Item]]:
         """Send all items in calls of a fitting size. Returns those not sent because of a stop or a held queue."""
         pace = Pace(self._max_pause, LARGEST[op])
@@ -317,7 +317,7 @@ class Authority:
                 pace.learn(len(batch), consumed, micros)
             at += consumed
             if reply[8] and rebase:
-                items[at:] = rebase(items[at:], dict(zip(reply[8][::2], reply[8][1::2], strict=True)), drift)
+                items[at:] = rebase(items[at:], reply[8], drift)
         return []
 
     def _until_answered(self, send: Callable[[], Steps[list[Any]]]) -> Generator[Any, Any, tuple[bool, list[Any]]]:
@@ -363,11 +363,20 @@ class Authority:
 _INTO = {"r": "recovered", "f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}
 
 
-def _rebased(jobs: list[_Job], moved: dict[bytes, int], drift: int) -> list[_Job]:
-    """The jobs to come, with the new places of those that a removal moved; oldest first again."""
+def _rebased(jobs: list[_Job], moved: list[Any], drift: int) -> list[_Job]:
+    """The jobs to come, with the new places of those that a removal moved; oldest first again.
+
+    Args:
+        jobs: the jobs to come.
+        moved: ``[id, distance, ...]``; an id that stands in active twice may have moved twice.
+        drift: how far the distances in `jobs` have fallen by now.
+    """
+    places: dict[bytes, list[int]] = {}
+    for job_id, place in zip(moved[::2], moved[1::2], strict=True):
+        places.setdefault(job_id, []).append(place + drift)
     for job in jobs:
-        if (place := moved.get(job.entry.job_id)) is not None:
-            job.entry = Entry(job.entry.job_id, (place + drift, *job.entry.distances))
+        if new := places.get(job.entry.job_id):
+            job.entry = Entry(job.entry.job_id, (*sorted(new), *job.entry.distances))
     return sorted(jobs, key=lambda job: job.entry.distances[0])
 
 
