@@ -27,7 +27,8 @@ for _name, _examples in _EXAMPLES.items():
         _name,
         max_examples=_examples,
         deadline=None,  # machines are shared; a test that never ends meets pytest-timeout
-        derandomize=False,
+        # What lands was tried as it stands: the same examples each time. New ones are the long profiles' work.
+        derandomize=_name in ("quick", "ci"),
         database=None,  # leaves no files behind; a failure prints how to repeat it
         print_blob=True,
         # The server is emptied by the tests themselves, before each example.
