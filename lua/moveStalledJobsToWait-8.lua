@@ -19,10 +19,11 @@
   ARGV[8..]   what to do (distances count from the tail of active, 1 = the tail; oldest first):
     lease expire                           set the TTL, or delete the key when the TTL is not positive
     lease takeover <value>                 the key is ours now, if it holds that value
-    recover <drift> {<id> <distances> <n>} KEYS[9..11] = events, repeat, completed, then job and lock of each
-                                           entry, then scheduler keys; n = which scheduler key, 0 = none;
-                                           distances joined by commas; drift = how far distances fell already
-    mark <drift> {<id> <distances>}        KEYS[9..] = the entries' locks
+    recover <drift> <places> [<schedulers>] KEYS[9..11] = events, repeat, completed, then job and lock of each
+                                           entry, then scheduler keys. places, JSON: each entry's distance, or
+                                           a list of them; schedulers, JSON: {"<entry>": which scheduler key};
+                                           drift = how far distances fell already
+    mark <drift> <places>                  KEYS[9..] = the entries' locks
     cover <from>                           mark="active": mark all from this distance (0 = all) to the tail;
                                            KEYS[9] = events to trim, absent when a recovery did it
     clear {<id>}                           take marks back
@@ -100,7 +101,18 @@ if now == 0 then
 end
 local started = clock()
 
-local function late(budget) return budget and clock() - started > budget end
+-- Says whether the budget is used up, and is asked before each job but the first. The clock costs as much as a tenth
+-- of a job, so it is not read before jobs that fit, at the speed of those so far, into half of what is left.
+local function watch(budget)
+  local asked, skip = 0, 0
+  return function()
+    asked, skip = asked + 1, skip - 1
+    if not budget or skip >= 0 then return false end
+    local spent = clock() - started
+    skip = spent > 0 and math.min(15, math.floor((budget - spent) * asked / (2 * spent))) or 0
+    return spent > budget
+  end
+end
 
 -- What the queue says of itself at this instant: {paused, concurrency, version, opts.maxLenEvents}
 local meta = lease_only and {} or call("HMGET", META, "paused", "concurrency", "version", "opts.maxLenEvents")
@@ -124,10 +136,13 @@ end
 
 -- Positions ------------------------------------------------------------------------------------------------
 
+-- The nearest of an entry's distances: it has one, or a list of them.
+local function nearest(place) return type(place) == "number" and place or place[1] end
+
 -- Where an id stands now: at `distance`, or a short way tailward of it, since distances only fall. nil = not found.
-local function finder(distances)
-  local nearest, deepest = string.match(distances[1], "%d+"), string.match(distances[#distances], "%d+")
-  local dense = deepest - nearest < 4 * #distances -- close together: one LRANGE costs less than many LINDEX
+local function finder(places)
+  local span = nearest(places[#places]) - nearest(places[1])
+  local dense = span < 4 * #places -- close together: one LRANGE costs less than many LINDEX
   local low, high, items = 1, 0, nil
   local function at(distance)
     if distance < low or distance > high then
@@ -154,31 +169,34 @@ local function finder(distances)
   end
 end
 
--- Every distance at which the entry stands now, none twice; and the drift, carried on to the entries behind.
-local function locate(find, id, distances, drift, taken)
-  local found = {}
-  local count = 0
-  for text in string.gmatch(distances, "%d+") do
-    count = count + 1
-    local here = find(id, tonumber(text) - drift)
+-- Add every distance at which the entry stands now to `holes`, none twice. Returns the first one, nil if there is none,
+-- and the drift, carried on to the entries behind.
+local function locate(find, id, place, drift, holes, taken)
+  if type(place) == "number" then
+    local here = find(id, place - drift)
+    if not here or taken[here] then return nil, drift end
+    taken[here], holes[#holes + 1] = true, here
+    return here, place - here
+  end
+  local first
+  for _, distance in ipairs(place) do
+    local here = find(id, distance - drift)
     if here and not taken[here] then
-      taken[here] = true
-      found[#found + 1] = here
+      taken[here], holes[#holes + 1] = true, here
+      first = first or here
     end
   end
-  if count == 1 and found[1] then drift = tonumber(distances) - found[1] end
-  return found, drift
+  return first, drift
 end
 
 -- Take the elements at these distances out of active: the living ones among the tail's fill the holes, then the
--- tail is cut. O(holes), wherever they lie. Returns {id, new distance, ...} of those that stood beyond a distance
--- and were moved: only a second copy of an id, far off, makes the tail reach that far.
-local function remove(holes, beyond)
-  local k, moved = #holes, {}
+-- tail is cut. O(holes), wherever they lie. `is_hole` has the same distances as its keys. Returns {id, new distance,
+-- ...} of those that stood beyond a distance and were moved: only a second copy of an id, far off, makes the tail
+-- reach that far.
+local function remove(holes, is_hole, beyond)
+  local k, moved, deep = #holes, {}, {}
   if k == 0 then return moved end
-  local is_hole, deep = {}, {}
   for _, d in ipairs(holes) do
-    is_hole[d] = true
     if d > k then deep[#deep + 1] = d end
   end
   if #deep > 0 then
@@ -213,7 +231,15 @@ end
 -- Recovery -------------------------------------------------------------------------------------------------
 
 local function is_counter(value)
-  return not value or (string.match(value, "^%-?%d+$") ~= nil and #string.match(value, "%d+") <= 15)
+  local digits = not value and "" or string.match(value, "^%-?(%d+)$")
+  return digits and #digits <= 15
+end
+
+local texts_of = {}
+local function text(number)
+  local known = texts_of[number] or string.format("%.0f", number)
+  texts_of[number] = known
+  return known
 end
 
 -- The job's own attempts (BullMQ's ports write 0 for "not set"), else the sweeper's.
@@ -235,10 +261,11 @@ local function exempt(rjk, repeat_key, scheduler)
   return call("EXISTS", key) == 1 or not not call("ZSCORE", repeat_key, rjk)
 end
 
--- What becomes of a job that is marked and has no lock: a letter, and the fields to set or a text.
+-- What becomes of a job that is marked and has no lock: a letter, and the command that writes it or a text; and the
+-- reason, where the script itself fails the job.
 local function judge(id, job, finished, repeat_key, scheduler)
-  if not echomq and string.sub(id, 1, 2) == "0:" then return "g" end -- a marker of BullMQ 4
   if OWN[id] then return "x", "the id is the name of one of the queue's own keys" end
+  if not echomq and string.sub(id, 1, 2) == "0:" then return "g" end -- a marker of BullMQ 4
   local fields = try("HMGET", job, "timestamp", "finishedOn", "stc", echomq and "atm" or "rjk")
   if fields.err then
     if string.sub(fields.err, 1, 9) == "WRONGTYPE" then return "x", "the job's key holds no hash" end
@@ -248,25 +275,21 @@ local function judge(id, job, finished, repeat_key, scheduler)
   if finished then return "g" end
   if fields[2] then return "x", "finishedOn is set, but the job is in neither completed nor failed" end
   if not is_counter(fields[3]) then return "x", "the counter stc is no number" end
-  local stalls = tonumber(fields[3] or 0) + 1
+  local stalls = (tonumber(fields[3]) or 0) + 1
   if echomq then
     if not is_counter(fields[4]) then return "x", "the counter atm is no number" end
-    local attempts, limit = tonumber(fields[4] or 0) + 1, attempts_of(job)
-    local changed = {"atm", string.format("%.0f", attempts), "stc", string.format("%.0f", stalls)}
+    local attempts, limit = (tonumber(fields[4]) or 0) + 1, attempts_of(job)
     local reason = stalls > max_stalled and STALLS or (limit and attempts >= limit and ATTEMPTS)
-    if not reason then return "r", changed end
-    for _, v in ipairs({"failedReason", reason, "finishedOn", string.format("%.0f", now)}) do
-      changed[#changed + 1] = v
-    end
-    return "f", changed
+    if not reason then return "r", {"HSET", job, "atm", text(attempts), "stc", text(stalls)} end
+    return "f", {"HSET", job, "atm", text(attempts), "stc", text(stalls), "failedReason", reason,
+      "finishedOn", text(now)}, reason
   end
-  local changed = {"stc", string.format("%.0f", stalls)}
-  if stalls <= max_stalled then return "r", changed end
+  if stalls <= max_stalled then return "r", {"HSET", job, "stc", text(stalls)} end
   local spared = exempt(fields[4], repeat_key, scheduler)
   if spared == nil then return "s", fields[4] end
-  if spared then return "r", changed end
-  changed[3], changed[4] = "defa", STALLS
-  return "f", changed -- the worker that takes it next fails it, and does what belongs to that
+  if spared then return "r", {"HSET", job, "stc", text(stalls)} end
+  -- the worker that takes it next fails it, and does what belongs to that
+  return "f", {"HSET", job, "stc", text(stalls), "defa", STALLS}
 end
 
 -- The first thing that the user's ACL forbids of what a recovery writes; asked before anything is written.
@@ -279,107 +302,109 @@ local function forbidden(push, target, job)
   end
 end
 
+-- An event for each job that left active. Returns how many could not be written.
+local function tell(events, stalled, reasons)
+  local lost = 0
+  local function check(added)
+    if type(added) == "table" and added.err then lost = lost + 1 end
+  end
+  for i, id in ipairs(stalled) do
+    if reasons[i] then
+      check(try("XADD", events, "*", "event", "failed", "jobId", id, "failedReason", reasons[i], "prev", "active"))
+    else
+      check(try("XADD", events, "*", "event", "waiting", "jobId", id, "prev", "active"))
+      check(try("XADD", events, "*", "event", "stalled", "jobId", id))
+    end
+  end
+  return lost
+end
+
 -- Write what was judged. Everything here was validated: none of it can fail but for memory, and that is refused
--- by the server at the first write, the push.
-local function commit(back, failed, gone, changes, holes, beyond, events)
+-- by the server at the first write, the push. Of done: stalled, changes and reasons go together, one each for a job.
+local function commit(done, is_hole, beyond, events)
   local push = to_front and "RPUSH" or "LPUSH"
   local target = (meta[1] and echomq) and PAUSED or WAIT
-  local denied = (#holes > 0 or #gone > 0) and forbidden(push, target, changes[1] and changes[1][1])
+  local back, holes, changes = done.back, done.holes, done.changes
+  local denied = (#holes > 0 or #done.gone > 0) and forbidden(push, target, changes[1] and changes[1][2])
   if denied then error({err = "NOPERM mqsweep: the user may not run " .. denied .. "; nothing was changed"}) end
   if to_front then -- workers take from the right end: the oldest goes there
     for i = 1, math.floor(#back / 2) do back[i], back[#back - i + 1] = back[#back - i + 1], back[i] end
   end
   if #back > 0 then call(push, target, unpack(back)) end
-  for _, id in ipairs(failed) do call("ZADD", FAILED, now, id) end
-  if #gone > 0 then call("SREM", STALLED, unpack(gone)) end
+  for _, id in ipairs(done.failed) do call("ZADD", FAILED, now, id) end
+  if #done.gone > 0 then call("SREM", STALLED, unpack(done.gone)) end
   if #changes > 0 then trim(events) end
-  for _, change in ipairs(changes) do call("HSET", change[1], unpack(change[2])) end
-  local moved = remove(holes, beyond)
+  for _, change in ipairs(changes) do call(unpack(change)) end
+  local moved = remove(holes, is_hole, beyond)
   local concurrency = tonumber(meta[2])
   -- where room was made, for what waited already too: what an earlier batch pushed may have found none
   local waits = #back > 0 or (#holes > 0 and concurrency and call("EXISTS", WAIT) == 1)
   if waits and not meta[1] and (not concurrency or call("LLEN", ACTIVE) < concurrency) then
     try("ZADD", MARKER, 0, "0")
   end
-  local lost = 0
-  local function emit(...)
-    local added = try("XADD", events, "*", ...)
-    if type(added) == "table" and added.err then lost = lost + 1 end
-  end
-  for _, change in ipairs(changes) do
-    local id, reason = change[3], change[4]
-    if reason then
-      emit("event", "failed", "jobId", id, "failedReason", reason, "prev", "active")
-    else
-      emit("event", "waiting", "jobId", id, "prev", "active")
-      emit("event", "stalled", "jobId", id)
-    end
-  end
-  return lost, moved
+  return tell(events, done.stalled, done.reasons), moved
 end
 
--- entries: a list of {id, distances, job, lock, scheduler}, oldest first.
+-- Of each entry, oldest first: its id, job and lock keys, place and scheduler key (true = any).
 -- Returns consumed, drift, letters, texts, events lost, moved.
 local function recover(entries, drift, budget, events, repeat_key, completed)
-  local ids, places, locks, letters, texts = {}, {}, {}, {}, {}
-  for i, entry in ipairs(entries) do ids[i], places[i], locks[i] = entry.id, entry.distances, entry.lock end
-  local marked, alive = call("SMISMEMBER", STALLED, unpack(ids)), standing(locks)
-  local done, failed_before = call("ZMSCORE", completed, unpack(ids)), call("ZMSCORE", FAILED, unpack(ids))
-  local find, taken, holes, beyond = finder(places), {}, {}, 0
-  local back, failed, gone, changes = {}, {}, {}, {}
+  local ids, places = entries.ids, entries.places
+  local marked, alive = call("SMISMEMBER", STALLED, unpack(ids)), standing(entries.locks)
+  local ended, failed_before = call("ZMSCORE", completed, unpack(ids)), call("ZMSCORE", FAILED, unpack(ids))
+  local find, late, letters, texts, taken, beyond = finder(places), watch(budget), {}, {}, {}, 0
+  local done = {back = {}, failed = {}, gone = {}, holes = {}, stalled = {}, changes = {}, reasons = {}}
   local consumed, asked = 0, false
-  for i, entry in ipairs(entries) do
-    if i > 1 and late(budget) then break end
-    local id, letter, what = entry.id, nil, nil
+  for i, id in ipairs(ids) do
+    if i > 1 and late() then break end
+    local letter, what, reason
     if marked[i] == 0 then
       letter = "u"
     elseif alive[i] then
       letter = "l"
     else
-      letter, what = judge(id, entry.job, done[i] or failed_before[i], repeat_key, entry.scheduler)
+      letter, what, reason =
+        judge(id, entries.jobs[i], ended[i] or failed_before[i], repeat_key, entries.schedulers[i])
     end
-  -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
+    -- A scheduler's key that was not declared must not be touched: go no further, but say which keys are missing.
     asked = asked or letter == "s"
     if letter == "s" or (letter == "x" and not asked) then
       texts[#texts + 1], texts[#texts + 2] = i, what
     end
     if not asked then
       consumed = i
-      local found = {}
+      local found
       if letter == "r" or letter == "f" or letter == "g" then
-        found, drift = locate(find, id, entry.distances, drift, taken)
-        if #found == 0 then letter = "m" else beyond = math.max(beyond, found[1]) end
+        found, drift = locate(find, id, places[i], drift, done.holes, taken)
+        if found then beyond = math.max(beyond, found) else letter = "m" end
       end
-      for _, d in ipairs(found) do holes[#holes + 1] = d end
-      if #found > 0 or letter == "l" then gone[#gone + 1] = id end
+      if found or letter == "l" then done.gone[#done.gone + 1] = id end
       if letter == "r" or letter == "f" then
-        local reason = letter == "f" and echomq and what[6] or nil
-        local into = reason and failed or back
+        local into, n = reason and done.failed or done.back, #done.stalled + 1
         into[#into + 1] = id
-        changes[#changes + 1] = {entry.job, what, id, reason}
+        done.stalled[n], done.changes[n], done.reasons[n] = id, what, reason or false
       end
       letters[i] = letter
     end
   end
-  local lost, moved = commit(back, failed, gone, changes, holes, beyond, events)
-  return consumed, drift + #holes, table.concat(letters), texts, lost, moved
+  local lost, moved = commit(done, taken, beyond, events)
+  return consumed, drift + #done.holes, table.concat(letters), texts, lost, moved
 end
 
 -- Marks ----------------------------------------------------------------------------------------------------
 
 -- Only what stands in active without a lock at this instant is marked: a mark on a job that is done would rob its
 -- next run of its grace.
-local function mark(ids, distances, locks, drift, budget)
-  local alive, find = standing(locks), finder(distances)
+local function mark(ids, places, locks, drift, budget)
+  local alive, find, late = standing(locks), finder(places), watch(budget)
   local letters, fresh, taken = {}, {}, {}
   for i, id in ipairs(ids) do
-    if i > 1 and late(budget) then break end
+    if i > 1 and late() then break end
     letters[i] = "l"
     if not alive[i] then
       local found
-      found, drift = locate(find, id, distances[i], drift, taken)
-      letters[i] = #found > 0 and "k" or "m"
-      if #found > 0 then fresh[#fresh + 1] = id end
+      found, drift = locate(find, id, places[i], drift, {}, taken)
+      letters[i] = found and "k" or "m"
+      if found then fresh[#fresh + 1] = id end
     end
   end
   local placed = #fresh > 0 and call("SADD", STALLED, unpack(fresh)) or 0
@@ -388,20 +413,20 @@ end
 
 -- Mark all of active from a distance to the tail, locked or not, as BullMQ does.
 local function cover(from, budget)
-  local placed = 0
+  local placed, late = 0, watch(budget)
   while from > 0 do
     local to = math.max(1, from - 499)
     local ids = call("LRANGE", ACTIVE, -from, -to)
     if #ids > 0 then placed = placed + call("SADD", STALLED, unpack(ids)) end
     from = to - 1
-    if late(budget) then break end
+    if late() then break end
   end
   return from, placed
 end
 
 local function clear(ids, budget)
-  local letters = {}
-  while #letters < #ids and (#letters == 0 or not late(budget)) do
+  local letters, late = {}, watch(budget)
+  while #letters < #ids and (#letters == 0 or not late()) do
     local from, gone = #letters, {}
     local there = call("SMISMEMBER", STALLED, unpack(ids, from + 1, math.min(from + 250, #ids)))
     for i, found in ipairs(there) do
@@ -431,11 +456,10 @@ local function look()
       if not alive[i] then
         local n = slot[id]
         if n then
-          if n > 0 then known[n].distances = known[n].distances .. "," .. distance end
+          if n > 0 then table.insert(known[n].places, distance) end
         elseif mark_of then
           slot[id] = #known + 1
-          known[slot[id]] =
-            {id = id, distances = tostring(distance), job = base .. ":" .. id, lock = locks[i], scheduler = true}
+          known[slot[id]] = {id = id, places = {distance}}
         else
           new[#new + 1], slot[id] = id, 0
         end
@@ -454,23 +478,29 @@ end
 
 local function part(list, from, to) return {unpack(list, from, math.min(to, #list))} end
 
+-- What recover takes, of these entries.
+local function columns(entries)
+  local ids, jobs, locks, places, schedulers = {}, {}, {}, {}, {}
+  for i, entry in ipairs(entries) do
+    ids[i], jobs[i], schedulers[i] = entry.id, base .. ":" .. entry.id, true
+    locks[i], places[i] = jobs[i] .. ":lock", #entry.places > 1 and entry.places or entry.places[1]
+  end
+  return {ids = ids, jobs = jobs, locks = locks, places = places, schedulers = schedulers}
+end
+
 -- The entries from one on, with the new places of those that were moved; oldest first again.
 local function rebase(entries, from, moved, drift)
-  local rest, places = {}, {}
+  local rest, new = {}, {}
   for i = from, #entries do rest[#rest + 1] = entries[i] end
   for i = 1, #moved, 2 do
-    places[moved[i]] = places[moved[i]] or {} -- an id that stands there twice may have moved twice
-    table.insert(places[moved[i]], moved[i + 1] + drift)
+    new[moved[i]] = new[moved[i]] or {} -- an id that stands there twice may have moved twice
+    table.insert(new[moved[i]], moved[i + 1] + drift)
   end
   for _, entry in ipairs(rest) do
-    local new = places[entry.id]
-    if new then
-      table.sort(new)
-      entry.distances = table.concat(new, ",") .. "," .. entry.distances
-    end
+    for _, distance in ipairs(new[entry.id] or {}) do table.insert(entry.places, distance) end
+    table.sort(entry.places)
   end
-  local function first(entry) return tonumber(string.match(entry.distances, "%d+")) end
-  table.sort(rest, function(a, b) return first(a) < first(b) end)
+  table.sort(rest, function(a, b) return a.places[1] < b.places[1] end)
   return rest
 end
 
@@ -493,7 +523,8 @@ local function sweep()
   local drift, at = 0, 1
   while at <= #known do
     local chunk = part(known, at, at + 199)
-    local _, fell, letters, _, _, moved = recover(chunk, drift, nil, events, base .. ":repeat", base .. ":completed")
+    local _, fell, letters, _, _, moved =
+      recover(columns(chunk), drift, nil, events, base .. ":repeat", base .. ":completed")
     for i, entry in ipairs(chunk) do
       local into = ({r = recovered, f = failed})[string.sub(letters, i, i)]
       if into then into[#into + 1] = entry.id end
@@ -512,11 +543,15 @@ end
 
 -- A batch --------------------------------------------------------------------------------------------------
 
--- Every nth argument from the first one on.
-local function column(from, width)
-  local list = {}
-  for i = from, #ARGV, width do list[#list + 1] = ARGV[i] end
-  return list
+-- A recovery's entries, from KEYS and ARGV. An id is what its key says, so the two cannot differ.
+local function batch_entries(places, schedulers)
+  local ids, jobs, locks, keys = {}, {}, {}, {}
+  for i = 1, #places do
+    jobs[i], locks[i] = KEYS[10 + 2 * i], KEYS[11 + 2 * i]
+    ids[i] = string.sub(jobs[i], #base + 2)
+  end
+  for i, n in pairs(schedulers) do keys[tonumber(i)] = KEYS[11 + 2 * #places + n] end
+  return {ids = ids, jobs = jobs, locks = locks, places = places, schedulers = keys}
 end
 
 local function batch()
@@ -535,20 +570,17 @@ local function batch()
   local consumed, letters, texts, placed, lost, moved = 0, "", {}, 0, 0, {}
   if op == "recover" then
     if held() then return {"held"} end
-    local entries, count = {}, (#ARGV - 9) / 3
-    for i = 1, count do
-      local n = tonumber(ARGV[9 + 3 * i])
-      entries[i] = {id = ARGV[7 + 3 * i], distances = ARGV[8 + 3 * i], job = KEYS[10 + 2 * i],
-        lock = KEYS[11 + 2 * i], scheduler = n > 0 and KEYS[11 + 2 * count + n]}
-    end
+    local entries = batch_entries(cjson.decode(ARGV[10]), cjson.decode(ARGV[11] or "{}"))
     consumed, drift, letters, texts, lost, moved = recover(entries, drift, budget, KEYS[9], KEYS[10], KEYS[11])
   elseif op == "mark" then
-    consumed, drift, letters, placed = mark(column(10, 2), column(11, 2), {unpack(KEYS, 9)}, drift, budget)
+    local ids, locks = {}, {unpack(KEYS, 9)}
+    for i, lock in ipairs(locks) do ids[i] = string.sub(lock, #base + 2, -6) end
+    consumed, drift, letters, placed = mark(ids, cjson.decode(ARGV[10]), locks, drift, budget)
   elseif op == "cover" then
     if KEYS[9] then trim(KEYS[9]) end
     drift, placed = cover(drift > 0 and drift or call("LLEN", ACTIVE), budget)
   elseif op == "clear" then
-    letters, drift = clear(column(9, 1), budget), 0
+    letters, drift = clear({unpack(ARGV, 9)}, budget), 0
     consumed = #letters
   end
   return {"ok", consumed, math.floor(clock() - started), drift or 0, letters, texts, placed, lost, moved}

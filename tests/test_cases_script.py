@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from mqsweep import ScriptError
-from mqsweep.authority import script_source
+from mqsweep.script import script_source
 from support.cases import Case
 from support.ways import script_keys
 
@@ -63,7 +63,7 @@ def test_script_error_fails_the_sweep(
     case = Case(client, engine, dialect)
     case.dead(b"j")
     for name, value in (("script_source", lambda: "return redis.call('NOSUCH')"), ("script_digest", lambda: "0" * 40)):
-        monkeypatch.setattr(f"mqsweep.authority.{name}", value)
+        monkeypatch.setattr(f"mqsweep.script.{name}", value)
     with case.sweeper(interval=5) as sweeper, pytest.raises(ScriptError):
         sweeper.sweep()
     assert case.client.pttl(case.key("stalled-check")) <= 10_000

@@ -65,13 +65,16 @@ def settled(keys: Keys, policy: Policy, outcome: Outcome) -> dict[str, object]:
     """The keys as they are compared. Printable names, for the sake of the one who reads the difference."""
     out = snapshot.settled(keys)
     fresh = len(outcome.stalled)
-    # A job whose scheduler's key has to be declared first begins a batch of its own.
+    # A job whose scheduler's key has to be declared first begins a batch of its own, by when a removal before it may
+    # have moved it deeper.
     asks = policy.dialect == "bullmq" and any(b"rjk" in (State(keys).job(i) or {}) for i in outcome.stalled)
-    if policy.to_front and (asks or fresh > BATCH):
-        for name in (b"wait", b"paused"):
+    if asks or fresh > BATCH:
+        for name in (b"wait", b"paused") if policy.to_front else ():
             items = out.get(name)
             if isinstance(items, list):
                 out[name] = items[:-fresh] + sorted(items[-fresh:])
+    if asks and isinstance(events := out.get(b"events"), list):
+        out[b"events"] = sorted(events)
     return {repr(name): value for name, value in sorted(out.items())}
 
 

@@ -19,19 +19,19 @@ import pytest
 import redis
 
 import mqsweep
-from mqsweep import authority
+from mqsweep import script
 
 TREE = Path(__file__).resolve().parent.parent
-SCRIPT = TREE / "lua" / authority.SCRIPT_NAME
+SCRIPT = TREE / "lua" / script.SCRIPT_NAME
 KINDS = ("native", "pure", "sdist")
 
 PROBE = """
 import hashlib, json, mqsweep
-from mqsweep import authority
+from mqsweep import script
 from pathlib import Path
 print(json.dumps({
     "engine": mqsweep.engine_info().to_dict(),
-    "digest": hashlib.sha256(authority.script_source().encode()).hexdigest(),
+    "digest": hashlib.sha256(script.script_source().encode()).hexdigest(),
     "where": str(Path(mqsweep.__file__).parent),
 }))
 """
@@ -112,7 +112,7 @@ def test_wheel_holds_the_package_and_nothing_else(artefacts: dict[str, Path], ki
     files = {name for name in contents(artefact(artefacts, kind)) if ".dist-info/" not in name}
     core = {name for name in files if name.startswith("mqsweep/_core.") and name.endswith((".so", ".pyd"))}
     assert len(core) == (1 if kind == "native" else 0)
-    assert files - core == modules() | {f"mqsweep/lua/{authority.SCRIPT_NAME}"}
+    assert files - core == modules() | {f"mqsweep/lua/{script.SCRIPT_NAME}"}
 
 
 def test_wheels_are_tagged_for_what_they_hold(artefacts: dict[str, Path]) -> None:
@@ -123,7 +123,7 @@ def test_wheels_are_tagged_for_what_they_hold(artefacts: dict[str, Path]) -> Non
 def test_sdist_can_build_both(artefacts: dict[str, Path]) -> None:
     files = contents(artefact(artefacts, "sdist"))
     assert {f"python/{name}" for name in modules()} <= files
-    assert {"Cargo.toml", "Cargo.lock", "rust/build.rs", "rust/src/lib.rs", f"lua/{authority.SCRIPT_NAME}"} <= files
+    assert {"Cargo.toml", "Cargo.lock", "rust/build.rs", "rust/src/lib.rs", f"lua/{script.SCRIPT_NAME}"} <= files
     assert {"pyproject.toml", "build_backend/backend.py", "README.md", "LICENSE"} <= files
     assert not [name for name in files if name.startswith(("tests/", "target/", ".venv/")) or name.endswith(".so")]
 
@@ -180,11 +180,9 @@ def test_versions_agree() -> None:
 def test_development_install_reads_the_trees_script() -> None:
     """Not a copy that may be stale."""
     if Path(mqsweep.__file__).resolve().is_relative_to(TREE):
-        assert authority.script_source() == SCRIPT.read_text()
+        assert script.script_source() == SCRIPT.read_text()
     else:
-        assert (
-            hashlib.sha256(authority.script_source().encode()).digest() == hashlib.sha256(SCRIPT.read_bytes()).digest()
-        )
+        assert hashlib.sha256(script.script_source().encode()).digest() == hashlib.sha256(SCRIPT.read_bytes()).digest()
 
 
 def test_forced_native_build_fails_loudly_without_cargo(tree: Path, tmp_path: Path) -> None:

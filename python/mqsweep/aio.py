@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import redis.asyncio
 
 from . import inspection
-from .connect import Command, Scanner, Source
+from .connect import Command, Scanner, Source, pack
 from .drive import Abandon, Commands, Request, Step, Steps, Tell, Wait
 from .lease import new_token
 from .report import Inspection, SweepReport
@@ -50,12 +50,14 @@ class AsyncLink:
             await connection.connect()
         return connection
 
-    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+    async def commands(self, commands: Sequence[Command], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Send commands in one write and read their replies; see `mqsweep.connect.Link.commands`."""
         self._talk = connection = await self._ready(self._talk)
         replies: list[Any] = []
         try:
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
+            if meanwhile is not None:
+                meanwhile()
             for _ in commands:
                 try:
                     replies.append(await connection.read_response())
@@ -123,8 +125,8 @@ async def _perform(request: Request, link: AsyncLink, stop: asyncio.Event | None
     match request:
         case Step(scan):
             return await link.step(scan)
-        case Commands(commands):
-            return await link.commands(commands)
+        case Commands(commands, meanwhile):
+            return await link.commands(commands, meanwhile)
         case Abandon():
             return await link.abandon()
         case Tell(report):

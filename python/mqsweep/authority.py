@@ -2,86 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import logging
-import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
-from pathlib import Path
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
-from .connect import Command
+from .connect import Packed
 from .dialects import Policy
-from .drive import Commands, Steps
-from .errors import MQSweepError, ScriptError, WrongTypeError
+from .drive import Steps
+from .errors import MQSweepError
 from .keys import QueueKeys, to_str
 from .plan import Entry, Plan
+from .script import evaluate
 
-SCRIPT_NAME = "moveStalledJobsToWait-8.lua"
 FIRST_BATCH = 32
 LARGEST = {"recover": 500, "mark": 1000, "clear": 1000}
 """Entries per call at most: keys and arguments together stay under 3,900 in each."""
+NO_KEYS = Packed(0, b"")
 TRIES = 3
 """How often a batch is sent when its reply is lost."""
 
-_DENIED = re.compile(r"ACL failure in script|The user executing the script can't")
-"""How servers tell that the user may not run a command inside a script; redis-py knows only what begins with NOPERM."""
-
 log = logging.getLogger("mqsweep")
-Item = TypeVar("Item")
-
-
-@cache
-def script_source() -> str:
-    """The script's text: the tree's own in a development checkout, else the package's.
-
-    Raises:
-        ScriptError: the installation lacks it.
-    """
-    tree = Path(__file__).resolve().parents[2]
-    if (tree / "pyproject.toml").is_file() and (tree / "lua" / SCRIPT_NAME).is_file():
-        return (tree / "lua" / SCRIPT_NAME).read_text("utf-8")
-    packaged = resources.files("mqsweep") / "lua" / SCRIPT_NAME
-    if not packaged.is_file():
-        raise ScriptError(f"{SCRIPT_NAME} is missing from this installation; install mqsweep again")
-    return packaged.read_text("utf-8")
-
-
-@cache
-def script_digest() -> str:
-    """The SHA-1 by which the server knows the script."""
-    return hashlib.sha1(script_source().encode(), usedforsecurity=False).hexdigest()
-
-
-def evaluate(keys: Sequence[bytes], arguments: Sequence[bytes | str | int], exceptions: Any) -> Steps[Any]:
-    """Call the script by its digest, and by its text where the server does not know it.
-
-    Args:
-        keys: KEYS.
-        arguments: ARGV.
-        exceptions: the client's exceptions module.
-
-    Raises:
-        WrongTypeError: one of the queue's keys is of another type.
-        ScriptError: the script failed or refused its arguments.
-        redis.exceptions.ResponseError: the server refused (``NOPERM``, ``OOM``, ``READONLY``, ...).
-    """
-    tail: Command = (len(keys), *keys, *arguments)
-    (reply,) = yield Commands([("EVALSHA", script_digest(), *tail)])
-    if isinstance(reply, exceptions.NoScriptError):
-        (reply,) = yield Commands([("EVAL", script_source(), *tail)])
-    if isinstance(reply, Exception):
-        text = str(reply)
-        if text.startswith("WRONGTYPE"):
-            raise WrongTypeError(text.removeprefix("WRONGTYPE ")) from reply
-        if _DENIED.search(text):
-            raise exceptions.NoPermissionError(text) from reply
-        if type(reply) is exceptions.ResponseError and not text.startswith("BUSY"):
-            raise ScriptError(text) from reply
-        raise reply
-    return reply
 
 
 class Fenced(MQSweepError):
@@ -131,12 +74,13 @@ class Pace:
             self.size = max(1, min(fitting, 2 * self.size, self._largest))
 
 
-@dataclass
-class _Job:
-    """An entry on its way, with the scheduler key that it asked for."""
+@dataclass(frozen=True)
+class _Batch:
+    """Entries on their way to the script, encoded while it was busy with those before."""
 
-    entry: Entry
-    scheduler: bytes | None = None
+    entries: Sequence[Any]
+    keys: Packed = NO_KEYS
+    arguments: tuple[bytes | str | int, ...] = ()
 
 
 class Authority:
@@ -174,6 +118,8 @@ class Authority:
         self._exceptions = exceptions
         self._stop = stop
         self._progress = progress
+        self._schedulers: dict[bytes, bytes] = {}
+        """Keys that jobs past their ceiling asked for."""
         self.outcome = Outcome()
 
     def expire(self, ttl: int) -> Steps[None]:
@@ -208,36 +154,34 @@ class Authority:
             self.outcome.marked.extend(entry.job_id for entry in plan.mark)
 
     def _mark(self, plan: Plan) -> Steps[None]:
-        def send(entries: Sequence[Entry], drift: int) -> Steps[list[Any]]:
-            arguments: list[bytes | str | int] = [drift]
-            for job_id, places in entries:
-                arguments += (job_id, _joined(places))
-            return (yield from self._call("mark", arguments, [self._keys.lock(e.job_id) for e in entries]))
+        def encode(entries: Sequence[Entry]) -> _Batch:
+            locks = map(self._keys.lock, (entry.job_id for entry in entries))
+            return _Batch(entries, Packed.of(locks), (_places(entries),))
 
-        def read(entries: Sequence[Entry], reply: list[Any]) -> None:
+        def read(entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
             for entry, letter in zip(entries, reply[4].decode(), strict=False):
                 if letter == "k":
                     self.outcome.marked.append(entry.job_id)
+            return ()
 
-        yield from self._batches("mark", list(plan.mark), send, read)
+        yield from self._batches("mark", plan.mark, encode, read)
 
     def _clear(self, ids: Sequence[bytes], into: list[bytes]) -> Steps[None]:
-        def send(entries: Sequence[bytes], drift: int) -> Steps[list[Any]]:
-            return (yield from self._call("clear", entries))
+        def encode(entries: Sequence[bytes]) -> _Batch:
+            return _Batch(entries, arguments=tuple(entries))
 
-        def read(entries: Sequence[bytes], reply: list[Any]) -> None:
+        def read(entries: Sequence[bytes], reply: list[Any]) -> Collection[bytes]:
             into.extend(e for e, letter in zip(entries, reply[4].decode(), strict=False) if letter == "c")
+            return ()
 
-        yield from self._batches("clear", list(ids), send, read)
+        yield from self._batches("clear", ids, encode, read)
 
     def _cover(self) -> Steps[None]:
         start = 0
         # trimmed once a sweep, and never after its own events: those must be there to be read
         events = [] if self.outcome.stalled else [self._keys.of("events")]
         while True:
-            _, reply = yield from self._until_answered(
-                lambda s=start, e=events: self._call("cover", [s], e)  # type: ignore[misc]
-            )
+            _, reply = yield from self._until_answered("cover", [start], Packed.of(events))
             start, events = reply[3], []
             if start == 0 or self._ended():
                 return
@@ -245,86 +189,108 @@ class Authority:
     def _recover(self, plan: Plan) -> Steps[None]:
         outcome = self.outcome
         outcome.held.extend(plan.held)
-        jobs = [_Job(entry) for entry in plan.recover]
-        total, before = len(jobs), outcome.unconfirmed
+        total, before = len(plan.recover), outcome.unconfirmed
 
-        def send(batch: Sequence[_Job], drift: int) -> Steps[list[Any]]:
-            return (yield from self._call("recover", *self._encode(batch, drift)))
-
-        def read(batch: Sequence[_Job], reply: list[Any]) -> None:
-            self._read_recovery(batch, reply, jobs)
+        def read(entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
+            given_up = self._read_recovery(entries, reply)
             self._progress(len(outcome.stalled) + outcome.unconfirmed - before, total)
+            return given_up
 
-        left = yield from self._batches("recover", jobs, send, read, _rebased)
-        (outcome.missed if outcome.stopped else outcome.held).extend(job.entry.job_id for job in left)
+        left = yield from self._batches("recover", plan.recover, self._encode, read)
+        (outcome.missed if outcome.stopped else outcome.held).extend(entry.job_id for entry in left)
 
-    def _encode(self, batch: Sequence[_Job], drift: int) -> tuple[list[bytes | str | int], list[bytes]]:
-        arguments: list[bytes | str | int] = [drift]
-        keys = [self._keys.of("events"), self._keys.of("repeat"), self._keys.of("completed")]
-        schedulers: list[bytes] = []
-        for job in batch:
-            job_id = job.entry.job_id
-            keys += (self._keys.job(job_id), self._keys.lock(job_id))
-            if job.scheduler is not None:
-                schedulers.append(job.scheduler)
-            arguments += (job_id, _joined(job.entry.distances), len(schedulers) if job.scheduler else 0)
-        return arguments, keys + schedulers
+    def _encode(self, entries: Sequence[Entry]) -> _Batch:
+        shared = Packed.of(map(self._keys.of, ("events", "repeat", "completed")))
+        ids = [entry.job_id for entry in entries]
+        asked = [i for i, job_id in enumerate(ids) if job_id in self._schedulers] if self._schedulers else []
+        schedulers = Packed.of(self._schedulers[ids[i]] for i in asked)
+        index = json.dumps({str(i + 1): n for n, i in enumerate(asked, 1)})
+        return _Batch(entries, shared + _job_keys(self._keys.base, ids) + schedulers, (_places(entries), index))
 
-    def _read_recovery(self, batch: Sequence[_Job], reply: list[Any], jobs: list[_Job]) -> None:
+    def _read_recovery(self, entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
         _, consumed, _, _, letters, texts = reply[:6]
         outcome = self.outcome
         notes = {texts[i] - 1: texts[i + 1] for i in range(0, len(texts), 2)}
+        if not letters.strip(b"r"):  # as almost always
+            ids = [entry.job_id for entry in entries[:consumed]]
+            outcome.recovered += ids
+            outcome.stalled += ids
+            letters = b""
         for i, letter in enumerate(letters.decode()):
-            job_id = batch[i].entry.job_id
+            job_id = entries[i].job_id
             if letter == "x":
                 outcome.refused[job_id] = notes[i].decode()
             elif letter in _INTO:
                 getattr(outcome, _INTO[letter]).append(job_id)
             if letter in "rf":
                 outcome.stalled.append(job_id)
-        for i, note in notes.items():
-            if i < consumed:
-                continue
-            if batch[i].scheduler is not None:  # it changed schedulers under our eyes: leave it to the next sweep
-                outcome.missed.append(batch[i].entry.job_id)
-                jobs.remove(batch[i])
-            else:
-                batch[i].scheduler = self._keys.of("repeat") + b":" + note
+        wanted = {entries[i].job_id: note for i, note in notes.items() if i >= consumed}
+        given_up = wanted.keys() & self._schedulers.keys()  # it changed schedulers under our eyes
+        outcome.missed.extend(given_up)
+        self._schedulers.update((job_id, self._keys.of("repeat") + b":" + note) for job_id, note in wanted.items())
+        return given_up
 
     def _batches(
         self,
         op: str,
-        items: list[Item],
-        send: Callable[[Sequence[Item], int], Steps[list[Any]]],
-        read: Callable[[Sequence[Item], list[Any]], None],
-        rebase: Callable[[list[Item], list[Any], int], list[Item]] | None = None,
-    ) -> Generator[Any, Any, list[Item]]:
-        """Send all items in calls of a fitting size. Returns those not sent because of a stop or a held queue."""
+        items: Sequence[Any],
+        encode: Callable[[Sequence[Any]], _Batch],
+        read: Callable[[Sequence[Any], list[Any]], Collection[bytes]],
+    ) -> Generator[Any, Any, Sequence[Any]]:
+        """Send all items in calls of a fitting size, each encoded while the server is busy with the one before.
+
+        Args:
+            op: what the script is asked to do.
+            items: to whom.
+            encode: makes a batch of some of them.
+            read: takes the reply about a batch's entries; says which ids of those to come are given up.
+
+        Returns:
+            Those not sent because of a stop or a held queue.
+        """
         pace = Pace(self._max_pause, LARGEST[op])
         at = drift = 0
-        while at < len(items):
+
+        def cut(start: int) -> _Batch:
+            return encode(items[start : start + pace.size])
+
+        def prepare(start: int, into: list[_Batch]) -> None:
+            into.append(cut(start))
+
+        batch = cut(0)
+        while batch.entries:
             if self._ended():
                 return items[at:]
-            batch = items[at : at + pace.size]
-            lost, reply = yield from self._until_answered(lambda b=batch, d=drift: send(b, d))  # type: ignore[misc]
+            arguments = batch.arguments if op == "clear" else (drift, *batch.arguments)
+            ahead: list[_Batch] = []
+            meanwhile = partial(prepare, at + len(batch.entries), ahead)
+            lost, reply = yield from self._until_answered(op, arguments, batch.keys, meanwhile)
             if reply[0] == b"held":
                 return items[at:]
             if lost:  # what the lost call did comes back as "not marked": done or gone, we cannot tell
                 self.outcome.unconfirmed += reply[4].count(b"u")
-            read(batch, reply)
-            consumed, micros, drift = reply[1], reply[2], reply[3]
-            if not any(index > consumed for index in reply[5][::2]):  # else it stopped for a key, not for the clock
-                pace.learn(len(batch), consumed, micros)
+            consumed, micros, drift, texts, moved = reply[1], reply[2], reply[3], reply[5], reply[8]
+            given_up = read(batch.entries, reply)
+            if not any(index > consumed for index in texts[::2]):  # else it stopped for a key, not for the clock
+                pace.learn(len(batch.entries), consumed, micros)
             at += consumed
-            if reply[8] and rebase:
-                items[at:] = rebase(items[at:], reply[8], drift)
+            if moved or given_up:
+                items, at = _rebased([e for e in items[at:] if e.job_id not in given_up], moved, drift), 0
+            as_foreseen = consumed == len(batch.entries) and not moved and not given_up
+            batch = ahead[-1] if as_foreseen else cut(at)
         return []
 
-    def _until_answered(self, send: Callable[[], Steps[list[Any]]]) -> Generator[Any, Any, tuple[bool, list[Any]]]:
+    def _until_answered(
+        self,
+        op: str,
+        arguments: Sequence[bytes | str | int],
+        keys: Packed,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Generator[Any, Any, tuple[bool, list[Any]]]:
         """Send, and send again when the reply is lost: all is verified again, so nothing is done twice."""
         for attempt in range(TRIES):
             try:
-                reply = yield from send()
+                reply = yield from self._call(op, arguments, keys, meanwhile)
             except (self._exceptions.ConnectionError, self._exceptions.TimeoutError):
                 if attempt == TRIES - 1:
                     raise
@@ -341,13 +307,15 @@ class Authority:
         self,
         op: str,
         arguments: Sequence[bytes | str | int],
-        keys: Sequence[bytes] = (),
+        keys: Packed = NO_KEYS,
+        meanwhile: Callable[[], object] | None = None,
+        *,
         ttl: int | None = None,
     ) -> Steps[list[Any]]:
         budget = round(self._max_pause * 1e6 / 2)
         head = (self._keys.base, self._policy.max_stalled_count, 0, self._ttl if ttl is None else ttl)
         argv = (*head, self._json, self._token, budget, op, *arguments)
-        reply = yield from evaluate((*self._keys.script_keys, *keys), argv, self._exceptions)
+        reply = yield from evaluate(Packed.of(self._keys.script_keys) + keys, argv, self._exceptions, meanwhile)
         outcome = self.outcome
         outcome.calls += 1
         if reply[0] == b"fenced":
@@ -363,22 +331,28 @@ class Authority:
 _INTO = {"r": "recovered", "f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}
 
 
-def _rebased(jobs: list[_Job], moved: list[Any], drift: int) -> list[_Job]:
-    """The jobs to come, with the new places of those that a removal moved; oldest first again.
+def _rebased(entries: list[Entry], moved: list[Any], drift: int) -> list[Entry]:
+    """The entries to come, with the new places of those that a removal moved; oldest first again.
 
     Args:
-        jobs: the jobs to come.
+        entries: those to come.
         moved: ``[id, distance, ...]``; an id that stands in active twice may have moved twice.
-        drift: how far the distances in `jobs` have fallen by now.
+        drift: how far the distances in `entries` have fallen by now.
     """
     places: dict[bytes, list[int]] = {}
     for job_id, place in zip(moved[::2], moved[1::2], strict=True):
         places.setdefault(job_id, []).append(place + drift)
-    for job in jobs:
-        if new := places.get(job.entry.job_id):
-            job.entry = Entry(job.entry.job_id, (*sorted(new), *job.entry.distances))
-    return sorted(jobs, key=lambda job: job.entry.distances[0])
+    rebased = [Entry(job_id, (*sorted(places.get(job_id, ())), *distances)) for job_id, distances in entries]
+    return sorted(rebased, key=lambda entry: entry.distances[0])
 
 
-def _joined(distances: Sequence[int]) -> str:
-    return ",".join(map(str, distances))
+def _job_keys(base: bytes, ids: Sequence[bytes]) -> Packed:
+    """Job and lock of each."""
+    n = len(base) + 1
+    parts = [b"$%d\r\n%b:%b\r\n$%d\r\n%b:%b:lock\r\n" % (n + len(i), base, i, n + 5 + len(i), base, i) for i in ids]
+    return Packed(2 * len(ids), b"".join(parts))
+
+
+def _places(entries: Sequence[Entry]) -> str:
+    """Where they stand, as the script reads it."""
+    return json.dumps([places if len(places) > 1 else places[0] for _, places in entries])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, Self, cast
 from urllib.parse import urlsplit
@@ -17,9 +18,44 @@ from urllib.parse import urlsplit
 import redis
 
 from .errors import ConfigurationError, ServerReplyError, UnsupportedQueueError
-from .keys import QueueKeys, to_str
+from .keys import QueueKeys, to_bytes, to_str
 
-Command = tuple[bytes | str | int, ...]
+
+@dataclass(frozen=True)
+class Packed:
+    """Arguments of a command, encoded beforehand.
+
+    Attributes:
+        count: how many they are.
+        data: their bytes on the wire.
+    """
+
+    count: int
+    data: bytes
+
+    @classmethod
+    def of(cls, parts: Iterable[bytes]) -> Packed:
+        """Encode some arguments."""
+        encoded = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
+        return cls(len(encoded), b"".join(encoded))
+
+    def __add__(self, other: Packed) -> Packed:
+        """These, then those."""
+        return Packed(self.count + other.count, self.data + other.data)
+
+
+Command = tuple[bytes | str | int | Packed, ...]
+
+
+def pack(command: Command) -> bytes:
+    """A command as it goes over the wire."""
+    parts = [part if isinstance(part, Packed) else Packed.of([_raw(part)]) for part in command]
+    return b"*%d\r\n" % sum(part.count for part in parts) + b"".join(part.data for part in parts)
+
+
+def _raw(part: bytes | str | int) -> bytes:
+    return part if isinstance(part, bytes) else to_bytes(str(part))
+
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 READ_SIZE = 1 << 17
@@ -196,8 +232,12 @@ class Link:
             connection.connect()
         return connection
 
-    def commands(self, commands: Sequence[Command]) -> list[Any]:
+    def commands(self, commands: Sequence[Command], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Send commands in one write and read their replies.
+
+        Args:
+            commands: what to send.
+            meanwhile: called when they are sent, before their replies are waited for.
 
         Returns:
             One value per command; an error reply is an exception instance among them.
@@ -208,7 +248,9 @@ class Link:
         self._talk = connection = self._ready(self._talk)
         replies: list[Any] = []
         try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
+            if meanwhile is not None:
+                meanwhile()
             for _ in commands:
                 try:
                     replies.append(connection.read_response())

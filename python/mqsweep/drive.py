@@ -19,9 +19,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Commands:
-    """Send these in one write; the answer is a list of replies, error replies among them as exceptions."""
+    """Send these in one write; the answer is a list of replies, error replies among them as exceptions.
+
+    While the server is busy with them `meanwhile` is called.
+    """
 
     commands: Sequence[Command]
+    meanwhile: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,8 @@ def _perform(
     match request:
         case Step(scan):
             return link.step(scan)
-        case Commands(commands):
-            return link.commands(commands)
+        case Commands(commands, meanwhile):
+            return link.commands(commands, meanwhile)
         case Abandon():
             return link.abandon()
         case Tell(report):

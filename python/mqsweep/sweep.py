@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import guards
-from .authority import Authority, Fenced, Outcome, evaluate
+from .authority import Authority, Fenced, Outcome
+from .connect import Packed
 from .dialects import LAZY_FAILURE, Policy, parse_version
 from .drive import Abandon, Commands, Step, Steps
 from .engine import Engine
@@ -20,6 +21,7 @@ from .keys import QueueKeys, to_str
 from .lease import Opening, look_commands, read_opening, sweeping_ttl, take_commands
 from .plan import decide
 from .report import Status, SweepReport
+from .script import evaluate
 
 Phase = Literal["scan", "recover"]
 
@@ -314,7 +316,7 @@ def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
     refuse(task, opening)
     began = time.monotonic()
     failed, recovered, status, left, held = yield from evaluate(
-        task.keys.script_keys,
+        Packed.of(task.keys.script_keys),
         (
             task.keys.base,
             task.policy.max_stalled_count,

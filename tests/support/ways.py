@@ -56,7 +56,7 @@ def bare_script(
     trailing: bytes = b"",
 ) -> tuple[list[bytes], list[bytes]]:
     """The script as any language calls it: three arguments, or four. Replies failed and recovered ids."""
-    from mqsweep.authority import script_source
+    from mqsweep.script import script_source
 
     anything: Any = client
     last = [] if interval_ms is None else [interval_ms]

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from .. import engine as engines
-from ..authority import Authority, script_source
+from ..authority import Authority
 from ..connect import Link, Source
 from ..dialects import Policy, base_of, dialect_of
 from ..drive import Commands, Steps, drive
@@ -20,6 +20,7 @@ from ..keys import QueueKeys
 from ..lease import new_token, sweeping_ttl, take_commands
 from ..plan import decide
 from ..scan import Sightings
+from ..script import script_source
 from ..sweeper import Sweeper
 from . import BenchError
 from .cases import QUEUE, Case
