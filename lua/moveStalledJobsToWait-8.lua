@@ -102,11 +102,12 @@ end
 local started = clock()
 
 -- Says whether the budget is used up, and is asked before each job but the first. The clock costs as much as a tenth
--- of a job, so it is not read before jobs that fit, at the speed of those so far, into half of what is left.
+-- of a job, so it is not read before jobs that fit, at the speed of those so far, into half of what is left; unless
+-- the last one was an odd one.
 local function watch(budget)
   local asked, skip = 0, 0
-  return function()
-    asked, skip = asked + 1, skip - 1
+  return function(odd)
+    asked, skip = asked + 1, odd and -1 or skip - 1
     if not budget or skip >= 0 then return false end
     local spent = clock() - started
     skip = spent > 0 and math.min(15, math.floor((budget - spent) * asked / (2 * spent))) or 0
@@ -242,9 +243,12 @@ local function text(number)
   return known
 end
 
+local heavy = false -- whether the last job took long to judge
+
 -- The job's own attempts (BullMQ's ports write 0 for "not set"), else the sweeper's.
 local function attempts_of(job)
   local length = call("HSTRLEN", job, "opts")
+  heavy = length > 2048
   if length == 0 or length > OPTS_LIMIT then return max_attempts end
   local fine, opts = pcall(cjson.decode, call("HGET", job, "opts"))
   if fine and type(opts) == "table" and type(opts.attempts) == "number" and opts.attempts >= 1 then
@@ -267,6 +271,7 @@ local function judge(id, job, finished, repeat_key, scheduler)
   if OWN[id] then return "x", "the id is the name of one of the queue's own keys" end
   if not echomq and string.sub(id, 1, 2) == "0:" then return "g" end -- a marker of BullMQ 4
   local fields = try("HMGET", job, "timestamp", "finishedOn", "stc", echomq and "atm" or "rjk")
+  heavy = true
   if fields.err then
     if string.sub(fields.err, 1, 9) == "WRONGTYPE" then return "x", "the job's key holds no hash" end
     error(fields)
@@ -276,6 +281,7 @@ local function judge(id, job, finished, repeat_key, scheduler)
   if fields[2] then return "x", "finishedOn is set, but the job is in neither completed nor failed" end
   if not is_counter(fields[3]) then return "x", "the counter stc is no number" end
   local stalls = (tonumber(fields[3]) or 0) + 1
+  heavy = false
   if echomq then
     if not is_counter(fields[4]) then return "x", "the counter atm is no number" end
     local attempts, limit = (tonumber(fields[4]) or 0) + 1, attempts_of(job)
@@ -355,7 +361,7 @@ local function recover(entries, drift, budget, events, repeat_key, completed)
   local done = {back = {}, failed = {}, gone = {}, holes = {}, stalled = {}, changes = {}, reasons = {}}
   local consumed, asked = 0, false
   for i, id in ipairs(ids) do
-    if i > 1 and late() then break end
+    if i > 1 and late(heavy) then break end
     local letter, what, reason
     if marked[i] == 0 then
       letter = "u"
