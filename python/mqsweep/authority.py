@@ -94,7 +94,7 @@ class Authority:
         max_pause: seconds that one call may hold the server.
         exceptions: the client's exceptions module.
         stop: says whether to end between two batches.
-        progress: told (done, total) recoveries after each batch.
+        progress: told (done, total) recoveries after each batch, and the longest call so far in seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Authority:
         max_pause: float,
         exceptions: Any,
         stop: Callable[[], bool] = lambda: False,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int, float], None] = lambda done, total, longest: None,
     ) -> None:
         self._keys = keys
         self._policy = policy
@@ -193,7 +193,7 @@ class Authority:
 
         def read(entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
             given_up = self._read_recovery(entries, reply)
-            self._progress(len(outcome.stalled) + outcome.unconfirmed - before, total)
+            self._progress(len(outcome.stalled) + outcome.unconfirmed - before, total, outcome.longest_call)
             return given_up
 
         left = yield from self._batches("recover", plan.recover, self._encode, read)

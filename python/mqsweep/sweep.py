@@ -39,11 +39,13 @@ class Progress:
         phase: ``scan`` (done and total are elements of active) or ``recover`` (jobs).
         done: how many so far.
         total: of how many.
+        longest_call: seconds of the longest call of the script so far, by the server's clock.
     """
 
     phase: Phase
     done: int
     total: int
+    longest_call: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _authority(task: Task, this: Round) -> Authority:
         max_pause=task.max_pause,
         exceptions=task.exceptions,
         stop=this.stop,
-        progress=lambda done, total: task.progress(Progress("recover", done, total)),
+        progress=lambda done, total, longest: task.progress(Progress("recover", done, total, longest)),
     )
 
 

@@ -60,25 +60,27 @@ class Ticker:
         if now < self._next:
             return
         self._next = now + (REFRESH if self._terminal else LOG_EVERY)
-        rate = progress.done / max(now - self._phase_started, 0.001)
+        note = f"{progress.done / max(now - self._phase_started, 0.001):,.0f}/s"
+        if progress.longest_call:
+            note += f", longest call {span(progress.longest_call)}"
         if self._terminal:
-            self._show(progress, rate)
+            self._show(progress, note)
         else:
-            say(f"{self._label}: {self._text(progress, rate)}, {span(now - self._started)} so far")
+            say(f"{self._label}: {self._text(progress, note)}, {span(now - self._started)} so far")
 
-    def _text(self, progress: Progress, rate: float) -> str:
-        return f"{_WORDS[progress.phase]}: {progress.done:,} of {progress.total:,} ({rate:,.0f}/s)"
+    def _text(self, progress: Progress, note: str) -> str:
+        return f"{_WORDS[progress.phase]}: {progress.done:,} of {progress.total:,} ({note})"
 
-    def _show(self, progress: Progress, rate: float) -> None:
+    def _show(self, progress: Progress, note: str) -> None:
         if self._bar is None and not self._written:
             self._bar = bar()
         if self._bar is None:
-            sys.stderr.write(f"\r\x1b[K{self._label}: {self._text(progress, rate)}")
+            sys.stderr.write(f"\r\x1b[K{self._label}: {self._text(progress, note)}")
             sys.stderr.flush()
             self._written = True
             return
         words = f"{self._label}: {_WORDS[progress.phase]}"
-        self._bar.update(words, progress.done, progress.total, f"{rate:,.0f}/s")
+        self._bar.update(words, progress.done, progress.total, note)
 
     def close(self) -> None:
         """Take the line away."""
