@@ -86,6 +86,8 @@ def test_json_has_every_field_of_every_run(benched: Benched) -> None:
             for run in result["runs"]:
                 assert run.keys() == {f.name for f in fields(Run)}
                 assert run["waits"].keys() == {f.name for f in fields(Waits)}
+                first = run.pop("first_job")
+                assert (0 < first < run["seconds"] + 1) if case["case"]["dead"] else first is None
                 assert None not in run.values()
     said = benched.raw["environment"]
     assert {"cpu", "cores", "date", "python", "redis-py", "bullmq", "mqsweep", "build_profile", "load_after"} <= set(
@@ -439,7 +441,7 @@ def waits_of(worst: float) -> Waits:
 
 
 def run_of(seconds: float, worst: float = 0.001) -> Run:
-    return Run(seconds, 0, 1, 1, 1, 1, 0.1, 0.1, 0.001, 0.0002, 1_000_000, 0, 0.5, waits_of(worst))
+    return Run(seconds, 0, 1, 1, 1, 1, 0.1, 0.1, 0.001, 0.0002, 1_000_000, 0, 0.5, 0.05, waits_of(worst))
 
 
 def report_of() -> Report:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from ..errors import ConfigurationError
 from .cases import Case
 
-FORMAT = 1
+FORMAT = 2
 
 Outcome = Literal["measured", "over", "skipped", "failed"]
 
@@ -53,6 +53,7 @@ class Run:
         rss_growth: bytes by which the contender's peak memory grew.
         server_memory: bytes by which the server's data grew.
         load: the machine's load average before the run.
+        first_job: seconds until a worker asleep on the marker was woken; ``None`` = nothing was recovered.
         waits: of the bystander.
     """
 
@@ -69,6 +70,7 @@ class Run:
     rss_growth: int
     server_memory: int
     load: float
+    first_job: float | None
     waits: Waits
 
 

@@ -168,7 +168,8 @@ class _Measurement:
         jobs.fill(place.client, place.keys, lambda done: self._tell(f"filling, {done:,} of {jobs.case.active:,}"))
         subject, bystander = place.stage.helper("subject"), place.stage.helper("bystander")
         subject.tell({"url": place.url, "prefix": place.prefix, "contender": contender})
-        bystander.tell({"url": place.url, "key": place.keys.of("bystander").decode()})
+        keys = {name: place.keys.of(of).decode() for name, of in (("key", "bystander"), ("marker", "marker"))}
+        bystander.tell({"url": place.url, **keys})
         for helper in (subject, bystander):
             helper.hear(REPLY_PATIENCE)
         gauge = Gauge(place.client, CLIENT_NAME)
@@ -176,14 +177,15 @@ class _Measurement:
             bystander.ask("start")
             self._tell("watching a bystander")
             time.sleep(QUIET)
-            quiet = Waits(**bystander.ask("read"))
+            quiet = Waits(**bystander.ask("read")["waits"])
             before = load()
             gauge.start()
             bystander.ask("start")
             subject.tell("go")
             began = time.monotonic()
             answer = subject.hear(self.limit, lambda: self._tell(f"{time.monotonic() - began:,.0f} s"))
-            waits = Waits(**bystander.ask("read", REPLY_PATIENCE))
+            stood_by = bystander.ask("read", REPLY_PATIENCE)
+            waits = Waits(**stood_by["waits"])
             reading = gauge.stop()
         p999, longest = reading.longest(answer["commands"])
         run = Run(
@@ -194,6 +196,7 @@ class _Measurement:
             p999_command=p999,
             server_memory=reading.memory,
             load=round(before, 2),
+            first_job=stood_by["first_job"],
             waits=waits,
         )
         self._check(run)

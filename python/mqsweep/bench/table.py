@@ -14,7 +14,7 @@ BASELINE = "bullmq"
 
 _COLUMNS = (
     *("contender", "total", f"vs {BASELINE}", "cmd 99.9%", "cmd max", "server CPU", "client CPU"),
-    *("commands", "MB out", "MB in", "RSS +MB", "wait p50", "p99", "p99.9", "max"),
+    *("first job", "commands", "MB out", "MB in", "RSS +MB", "wait p50", "p99", "p99.9", "max"),
 )
 _FLOOR = THRESHOLD / 1e6
 
@@ -47,6 +47,7 @@ def _row(result: Result, base: Result | None, limit: float) -> tuple[str, ...]:
         _ratio(result, base, limit),
         *(_command(result.most(name)) for name in ("p999_command", "longest_command")),
         *(time_of(result.middle(name)) for name in ("server_cpu", "client_cpu")),
+        time_of(result.most("first_job")),
         f"{result.middle('commands'):,.0f}",
         *(f"{result.middle(name) / 1e6:,.1f}" for name in ("sent", "received")),
         f"{(result.most('rss_growth') or 0) / 1e6:,.1f}",
@@ -84,6 +85,7 @@ def notes(report: Report) -> Iterator[str]:
         "marks renewed, its best case; with marks standing, every id is still marked"
     )
     yield (f"{_runs(report)}; cmd (time on the server, by SLOWLOG), wait max and RSS: the worst of all runs")
+    yield "first job: when a worker asleep on the marker was woken by the first recovered job, at worst"
     yield (
         "wait: what a bystander's GET or SET, one every millisecond, waited meanwhile, those counted that it could not "
         "send in time; nobody: the same with nobody sweeping"
