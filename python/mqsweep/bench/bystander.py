@@ -1,9 +1,10 @@
 """A bystander: another client of the same server, a GET or a SET every millisecond, and how long each waited.
+
 Beside it an idle worker, asleep on the marker as BullMQ's are: when could it take the first recovered job?
 
 A process of its own: what the sweeper's interpreter does must not show as a wait. Lines of JSON come on stdin:
-first ``{"url", "key", "marker"}``, then ``"start"`` and ``"read"`` in turn; each is answered with one line, ``"start"`` when the
-first command has been answered.
+first ``{"url", "key", "marker"}``, then ``"start"`` and ``"read"`` in turn; each is answered with one line,
+``"start"`` when the first command has been answered.
 
 A command that was late kept those behind it waiting too, had they been sent on time: they are counted with what
 was left of the wait (the correction for "coordinated omission"). So a freeze of a second is a thousand bad samples,
