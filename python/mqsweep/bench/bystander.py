@@ -34,13 +34,15 @@ class Bystander:
     """
 
     def __init__(self, url: str, key: str, marker: str) -> None:
-        self._client: Any = plain_client(url, "mqsweep-bench-bystander")
-        client = self._client  # kept: one that is collected closes its connections
-        self._connection = client.connection_pool.get_connection()
+        self._client = plain_client(
+            url, "mqsweep-bench-bystander"
+        )  # kept: one that is collected closes its connections
+        pool: Any = self._client.connection_pool
+        self._connection = pool.get_connection()
         commands = ("SET", key, "x" * 32), ("GET", key)
         self._packed: list[bytes] = [b"".join(self._connection.pack_commands([each])) for each in commands]
         self._waits: list[float] = []
-        self._sleeper: Any = client.connection_pool.get_connection()
+        self._sleeper: Any = pool.get_connection()
         self._sleeper.send_command("BZPOPMIN", marker, 0)
         self._first: float | None = None
 
