@@ -34,9 +34,8 @@ class Bystander:
     """
 
     def __init__(self, url: str, key: str, marker: str) -> None:
-        self._client = plain_client(
-            url, "mqsweep-bench-bystander"
-        )  # kept: one that is collected closes its connections
+        # kept: a client that is collected closes its connections
+        self._client = plain_client(url, "mqsweep-bench-bystander")
         pool: Any = self._client.connection_pool
         self._connection = pool.get_connection()
         commands = ("SET", key, "x" * 32), ("GET", key)
