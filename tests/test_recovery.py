@@ -125,10 +125,9 @@ def test_events_of_a_mass_recovery_stay_within_the_queues_bound(
     assert told == [job_id for job_id in ids[-last:] for _ in range(2)]
 
 
-@pytest.mark.parametrize("dialect", ["echomq", "bullmq"])
-def test_places_hold_while_workers_remove_thousands(client: redis.Redis, looking: str, dialect: str) -> None:
+def test_places_hold_while_workers_remove_thousands(client: redis.Redis, looking: str) -> None:
     """Between the looks and between the batches workers finish jobs everywhere in the list, and take new ones."""
-    case = Case(client, looking, dialect)
+    case = Case(client, looking, "bullmq")
     ids, chance = ids_of(20_000), random.Random(5)
     case.alive(*ids)
     dead = ids[7::20]
