@@ -11,6 +11,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
+from support.cases import Case
 from support.servers import KINDS, Server, start_server
 
 # What is started in the background ignores Ctrl-C, and so does all that it starts; the tests start commands as a
@@ -106,3 +107,16 @@ def way(request: pytest.FixtureRequest) -> str:
 def other_way(request: pytest.FixtureRequest) -> str:
     """As ``way``, for tests where two of them meet."""
     return _usable(request.param)
+
+
+@pytest.fixture(params=["echomq", "bullmq"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    """Each dialect in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def case(client: redis.Redis, engine: str, dialect: str) -> Case:
+    """A queue with nothing in it."""
+    return Case(client, engine, dialect)

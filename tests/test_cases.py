@@ -8,26 +8,12 @@ is in ``test_cases_policy.py``; what needs many jobs, a server of its own or a m
 from __future__ import annotations
 
 import pytest
-import redis
 
 from mqsweep import UnsupportedQueueError
 from support.cases import Case
 from support.ways import next_interval
 
 BULLMQ = pytest.mark.parametrize("dialect", ["bullmq"])
-
-
-@pytest.fixture(params=["echomq", "bullmq"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    """Each dialect in turn."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def case(client: redis.Redis, engine: str, dialect: str) -> Case:
-    """A queue with nothing in it."""
-    return Case(client, engine, dialect)
 
 
 def test_job_of_a_dead_worker_comes_back_with_no_worker_online(case: Case) -> None:

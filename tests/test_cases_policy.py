@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import redis
 
 from mqsweep import UnsupportedQueueError
 from support.cases import Case
@@ -13,19 +12,6 @@ from support.model import STALLS
 
 BULLMQ = pytest.mark.parametrize("dialect", ["bullmq"])
 ECHOMQ = pytest.mark.parametrize("dialect", ["echomq"])
-
-
-@pytest.fixture(params=["echomq", "bullmq"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    """Each dialect in turn."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def case(client: redis.Redis, engine: str, dialect: str) -> Case:
-    """A queue with nothing in it."""
-    return Case(client, engine, dialect)
 
 
 @BULLMQ

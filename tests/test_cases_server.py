@@ -13,38 +13,15 @@ import redis
 
 from mqsweep import ConfigurationError, Sweeper, UnsupportedQueueError
 from mqsweep.authority import LARGEST
-from support.cases import Case, at_end_of_scan, commands, reset_commands, until
+from support.cases import Case, at_end_of_scan, commands, ids_of, names, reset_commands, until
 from support.servers import KINDS, Server, free_port, start_server
 from support.ways import BASES
-
-
-@pytest.fixture(params=["echomq", "bullmq"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    """Each dialect in turn."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def case(client: redis.Redis, engine: str, dialect: str) -> Case:
-    """A queue with nothing in it."""
-    return Case(client, engine, dialect)
 
 
 @pytest.fixture(params=["python", "rust"])
 def looking(request: pytest.FixtureRequest, client: redis.Redis, usable: Callable[[str], str]) -> Case:
     """A BullMQ queue, and the engines that look before the script acts."""
     return Case(client, usable(request.param), "bullmq")
-
-
-def ids_of(count: int, start: int = 0) -> list[bytes]:
-    """Ids of many jobs."""
-    return [b"%d" % number for number in range(start, start + count)]
-
-
-def names(ids: list[bytes]) -> tuple[str, ...]:
-    """Ids as a report has them."""
-    return tuple(i.decode() for i in ids)
 
 
 # many jobs

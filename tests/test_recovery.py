@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from mqsweep.authority import FIRST_BATCH, LARGEST
-from support.cases import Case, commands, reset_commands
+from support.cases import Case, commands, ids_of, names, reset_commands
 from support.servers import start_server
 
 NODE = 100
@@ -26,16 +26,6 @@ NODE = 100
 def looking(request: pytest.FixtureRequest, usable: Callable[[str], str]) -> str:
     """The engines that look before the script acts."""
     return usable(request.param)
-
-
-def ids_of(count: int, start: int = 0) -> list[bytes]:
-    """Ids of many jobs."""
-    return [b"%d" % number for number in range(start, start + count)]
-
-
-def names(ids: list[bytes]) -> tuple[str, ...]:
-    """Ids as a report has them."""
-    return tuple(i.decode() for i in ids)
 
 
 def test_calls_shrink_where_jobs_take_long(client: redis.Redis, looking: str) -> None:

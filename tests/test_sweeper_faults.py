@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from mqsweep import Sweeper, SweepReport, WrongTypeError
-from support.cases import Case, commands, reset_commands, until
+from support.cases import Case, commands, ids_of, reset_commands, until
 from support.proxy import Proxy, proxy_of
 from support.servers import Server
 from support.ways import next_interval
@@ -26,19 +26,6 @@ from support.workers import EchoQueue, Ledger, Worker, crew
 RECOVER = b"$7\r\nrecover\r\n"
 MARK = b"$4\r\nmark\r\n"
 """Stand in the calls of the script that recover, and in those that mark."""
-
-
-@pytest.fixture(params=["echomq", "bullmq"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    """Each dialect in turn."""
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def case(client: redis.Redis, engine: str, dialect: str) -> Case:
-    """A queue with nothing in it."""
-    return Case(client, engine, dialect)
 
 
 @pytest.fixture(params=["python", "rust"])
@@ -52,11 +39,6 @@ def proxy(server: Server) -> Iterator[Proxy]:
     """A proxy before the server."""
     with proxy_of(server.socket) as proxy:
         yield proxy
-
-
-def ids_of(count: int) -> list[bytes]:
-    """Ids of many jobs."""
-    return [b"%d" % number for number in range(count)]
 
 
 def whole(case: Case, ids: list[bytes], *, stalls: int | None = None) -> None:

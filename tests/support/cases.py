@@ -108,6 +108,16 @@ class Case:
         return ids
 
 
+def ids_of(count: int, start: int = 0) -> list[bytes]:
+    """Ids of many jobs."""
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def names(ids: list[bytes]) -> tuple[str, ...]:
+    """Ids as a report has them."""
+    return tuple(i.decode() for i in ids)
+
+
 def at_end_of_scan(act: Callable[[], object]) -> Callable[[Any], None]:
     """A progress callback that acts once, when a sweep has seen everything and written nothing yet."""
     done = []
