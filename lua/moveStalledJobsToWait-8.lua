@@ -7,7 +7,8 @@
   ARGV[3]     now in ms; 0 = the server's TIME
   ARGV[4]     interval in ms, the PX of stalled-check (default 30000); with a batch: the lease's new TTL
   ARGV[5]     policy, a JSON object: dialect ("echomq", "bullmq"), mark ("lockless", "active"),
-              requeue ("back", "front"), max_attempts, generation (BullMQ's major version), status (see below)
+              requeue ("back", "front"), max_attempts, version (of BullMQ, e.g. "5.81.3"; else meta.version
+              counts), status (see below)
 
   WHOLE QUEUE, three to five arguments. Both phases in one call, O(active): first sight marks, second sight
   recovers. Nothing happens while stalled-check exists. Replies {failed ids, recovered ids}; with "status": true
@@ -118,12 +119,25 @@ end
 -- What the queue says of itself at this instant: {paused, concurrency, version, opts.maxLenEvents}
 local meta = lease_only and {} or call("HMGET", META, "paused", "concurrency", "version", "opts.maxLenEvents")
 
--- A paused BullMQ 6 queue keeps its jobs in wait, an older one in paused; a push to the wrong one strands the job.
-local function held()
-  if echomq or not meta[1] then return false end
-  local generation = tonumber(policy.generation) or tonumber(string.match(meta[3] or "", "^bullmq:(%d+)%."))
-  return generation ~= 6
+-- BullMQ's version as one number, 5053002 for 5.53.2, the latest of its line where it is cut short; nil = unknown.
+local function version_of(text)
+  local major, minor, patch, rest = string.match(text, "^v?(%d+)%.?(%d*)%.?(%d*)(.?)")
+  return major and (rest == "" or string.find("-+.", rest, 1, true)) and tonumber(major) * 1000000 + (tonumber(minor) or 999) * 1000 + (tonumber(patch) or 999)
 end
+local version = not echomq and version_of(policy.version or string.match(meta[3] or "", "^bullmq:(.*)") or "") or nil
+
+-- A paused queue of BullMQ 6 keeps its jobs in wait, an older one, and EchoMQ's, in paused; a push to the wrong one
+-- strands the job. Where nobody says which it is, the list that has jobs does. nil = nobody knows.
+local function keeps_paused_list()
+  if echomq then return true end
+  if version and version < 7000000 then return version < 6000000 end
+  local waits, paused = call("EXISTS", WAIT), call("EXISTS", PAUSED)
+  if waits == paused then return nil end
+  return paused == 1
+end
+local into_paused = false
+if meta[1] then into_paused = keeps_paused_list() end
+local function held() return into_paused == nil end
 
 local function trim(events)
   local limit = meta[4]
@@ -245,20 +259,26 @@ end
 
 local heavy = false -- whether the last job took long to judge
 
--- The job's own attempts (BullMQ's ports write 0 for "not set"), else the sweeper's.
-local function attempts_of(job)
+-- The job's options, as far as they can be read.
+local function opts_of(job)
   local length = call("HSTRLEN", job, "opts")
   heavy = length > 2048
-  if length == 0 or length > OPTS_LIMIT then return max_attempts end
+  if length == 0 or length > OPTS_LIMIT then return {} end
   local fine, opts = pcall(cjson.decode, call("HGET", job, "opts"))
-  if fine and type(opts) == "table" and type(opts.attempts) == "number" and opts.attempts >= 1 then
-    return opts.attempts
-  end
-  return max_attempts
+  return fine and type(opts) == "table" and opts or {}
 end
 
--- A scheduler's job is exempt from the ceiling while the scheduler lives. nil = its key was not declared.
-local function exempt(rjk, repeat_key, scheduler)
+-- The job's own attempts (BullMQ's ports write 0 for "not set"), else the sweeper's.
+local function attempts_of(job)
+  local attempts = opts_of(job).attempts
+  return type(attempts) == "number" and attempts >= 1 and attempts or max_attempts
+end
+
+-- A scheduler's job is exempt from the ceiling while the scheduler lives; from 5.58.8 to 5.78.0 whatever its options
+-- call a repeated one; before that none. nil = the scheduler's key was not declared.
+local function exempt(job, rjk, repeat_key, scheduler)
+  if version and version < 5058008 then return false end
+  if version and version < 5078001 then return not not opts_of(job)["repeat"] end
   if not rjk then return false end
   local key = repeat_key .. ":" .. rjk
   if scheduler ~= key and scheduler ~= true then return nil end -- true: the whole-queue form, which declares nothing
@@ -291,7 +311,7 @@ local function judge(id, job, finished, repeat_key, scheduler)
       "finishedOn", text(now)}, reason
   end
   if stalls <= max_stalled then return "r", {"HSET", job, "stc", text(stalls)} end
-  local spared = exempt(fields[4], repeat_key, scheduler)
+  local spared = exempt(job, fields[4], repeat_key, scheduler)
   if spared == nil then return "s", fields[4] end
   if spared then return "r", {"HSET", job, "stc", text(stalls)} end
   -- the worker that takes it next fails it, and does what belongs to that
@@ -329,7 +349,7 @@ end
 -- by the server at the first write, the push. Of done: stalled, changes and reasons go together, one each for a job.
 local function commit(done, is_hole, beyond, events)
   local push = to_front and "RPUSH" or "LPUSH"
-  local target = (meta[1] and echomq) and PAUSED or WAIT
+  local target = into_paused and PAUSED or WAIT
   local back, holes, changes = done.back, done.holes, done.changes
   local denied = (#holes > 0 or #done.gone > 0) and forbidden(push, target, changes[1] and changes[1][2])
   if denied then error({err = "NOPERM mqsweep: the user may not run " .. denied .. "; nothing was changed"}) end

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from mqsweep import UnsupportedQueueError
 from support.cases import Case
 from support.model import STALLS
 
@@ -105,71 +104,6 @@ def test_remove_on_fail_is_left_to_the_worker(case: Case, opts: str) -> None:
     case.sweep()
     assert case.sweep().failed == ("j",)
     assert (case.wait(), case.look("j")[b"defa"], case.look("failed")) == ([b"j"], STALLS, None)
-
-
-@BULLMQ
-@pytest.mark.parametrize("version", ["bullmq:5.40.0", "bullmq:5.53.1", "bullmq:5.0.0", "bullmq:4.18.3", "bullmq:5.40"])
-def test_releases_that_fail_jobs_in_their_check_are_refused_by_name(case: Case, version: str) -> None:
-    """bullmq#977, #1171, below 5.53.2: there the check itself removes, and mqsweep does not."""
-    case.client.hset(case.key("meta"), "version", version)
-    case.dead(b"j", stc="1")
-    case.client.sadd(case.key("stalled"), "j")
-    before = case.dump()
-    with pytest.raises(UnsupportedQueueError, match=version.removeprefix("bullmq:").replace(".", r"\.")):
-        case.sweep()
-    assert case.dump() == before
-    assert not case.client.exists(case.key("stalled-check"))  # BullMQ's own check is free to work
-
-
-@BULLMQ
-@pytest.mark.parametrize("version", ["bullmq:5.53.2", "bullmq:5.81.3", "bullmq:6.0.0", "bullmq:6.7.0-beta.1", None])
-def test_releases_that_leave_failing_to_workers_are_swept(case: Case, version: str | None) -> None:
-    """bullmq#977, #1171, from 5.53.2 on."""
-    if version is not None:
-        case.client.hset(case.key("meta"), "version", version)
-    case.dead(b"j", stc="1")
-    case.sweep()
-    assert case.sweep().failed == ("j",)
-
-
-@BULLMQ
-def test_paused_queue_of_bullmq_6_keeps_its_jobs_in_wait(case: Case) -> None:
-    """bull#247, bullmq PR 4289: recovered to wait, nobody woken; resumed, it is all there."""
-    case.client.hset(case.key("meta"), mapping={"paused": "1", "version": "bullmq:6.2.0"})
-    case.client.lpush(case.key("wait"), "w")
-    case.dead(b"j")
-    case.sweep()
-    assert case.sweep().recovered == ("j",)
-    assert (case.wait(), case.look("paused"), case.look("marker")) == ([b"w", b"j"], None, None)
-    case.client.hdel(case.key("meta"), "paused")  # which is all that resuming does to the lists
-    assert case.wait() == [b"w", b"j"]
-
-
-@BULLMQ
-@pytest.mark.parametrize("version", [None, "bullmq:5.81.3", "other:6.0.0"])
-def test_paused_queue_of_another_or_unknown_generation_is_held(case: Case, version: str | None) -> None:
-    """bull#247, bullmq PR 4289: the wrong list strands or loses a job, so none is pushed; it waits for the resume."""
-    case.client.hset(case.key("meta"), mapping={"paused": "1", **({"version": version} if version else {})})
-    case.client.lpush(case.key("paused"), "w")
-    case.dead(b"j")
-    case.sweep()
-    report = case.sweep()
-    assert (report.status, report.recovered, report.held) == ("held", (), ("j",))
-    assert (case.active(), case.wait(), case.client.lrange(case.key("paused"), 0, -1)) == ([b"j"], [], [b"w"])
-    case.client.hdel(case.key("meta"), "paused")
-    case.client.rename(case.key("paused"), case.key("wait"))
-    assert case.sweep().recovered == ("j",)
-    assert case.wait() == [b"w", b"j"]
-
-
-@BULLMQ
-def test_generation_that_the_user_says_is_believed(case: Case) -> None:
-    """bull#247: Python's own Queue writes no meta.version."""
-    case.client.hset(case.key("meta"), "paused", "1")
-    case.dead(b"j")
-    case.sweep(bullmq_version="6")
-    assert case.sweep(bullmq_version="6").recovered == ("j",)
-    assert case.wait() == [b"j"]
 
 
 @ECHOMQ

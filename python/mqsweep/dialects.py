@@ -15,9 +15,6 @@ DialectName = Literal["echomq", "bullmq"]
 Mark = Literal["lockless", "active"]
 Requeue = Literal["back", "front"]
 
-LAZY_FAILURE = (5, 53, 2)
-"""The first BullMQ release that leaves a job past its ceiling to the next worker (``defa``)."""
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -64,7 +61,7 @@ class Policy:
         if self.max_attempts is not None:
             fields["max_attempts"] = self.max_attempts
         if self.bullmq_version is not None:
-            fields["generation"] = self.bullmq_version[0]
+            fields["version"] = ".".join(map(str, self.bullmq_version))
         if status:
             fields["status"] = True
         return json.dumps(fields, separators=(",", ":")).encode()

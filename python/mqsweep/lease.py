@@ -45,7 +45,10 @@ class Opening:
         stalled_is_set: whether the marks' key is a set, if there is one.
         paused: whether the queue is paused.
         version: ``meta.version``, if it is set.
+        waiting: whether ``wait`` has jobs.
+        in_paused: whether ``paused`` has.
         pro: whether BullMQ Pro keeps groups here.
+        bull: whether this is a queue of Bull, BullMQ's predecessor.
         info: fields of ``INFO``, see `guards.parse_info`.
     """
 
@@ -58,7 +61,10 @@ class Opening:
     stalled_is_set: bool
     paused: bool
     version: str | None
+    waiting: bool
+    in_paused: bool
     pro: bool
+    bull: bool
     info: dict[bytes, bytes]
 
     @property
@@ -77,7 +83,11 @@ def look_commands(keys: QueueKeys) -> list[Command]:
         ("LLEN", keys.of("active")),
         ("SCARD", keys.of("stalled")),
         ("HMGET", keys.of("meta"), *BULLMQ_META),
+        ("EXISTS", keys.of("wait")),
+        ("EXISTS", keys.of("paused")),
         ("EXISTS", keys.of("groups")),
+        ("EXISTS", keys.of("meta")),
+        ("EXISTS", keys.of("meta-paused"), keys.of("priority")),
         ("INFO",),
     ]
 
@@ -95,7 +105,7 @@ def read_opening(replies: list[Any]) -> Opening:
         WrongTypeError: the lease's key is no string.
         redis.exceptions.ResponseError: the server refused a command that a sweep cannot do without.
     """
-    holder, ttl, time, active_type, active, marks, meta, pro, info = replies
+    holder, ttl, time, active_type, active, marks, meta, waiting, in_paused, pro, has_meta, of_bull, info = replies
     if _is_wrong_type(holder):
         raise WrongTypeError("stalled-check is not a string; nothing was changed")
     for reply in (holder, ttl, time, active_type):
@@ -112,7 +122,10 @@ def read_opening(replies: list[Any]) -> Opening:
         stalled_is_set=not _is_wrong_type(marks),
         paused=paused is not None,
         version=None if version is None else version.decode("utf-8", "replace"),
+        waiting=waiting == 1,
+        in_paused=in_paused == 1,
         pro=pro == 1,
+        bull=has_meta == 0 and isinstance(of_bull, int) and of_bull > 0,
         info=parse_info(info),
     )
 

@@ -54,6 +54,7 @@ class SweepReport(_Printable):
         duration: seconds that the sweep took.
         started_at: the server's clock at its start, in seconds since the epoch.
         complete: ``False`` when a stop request ended the sweep early.
+        held_because: why recoveries were held back (held), and what to do; else ``None``.
     """
 
     queue: str
@@ -82,6 +83,7 @@ class SweepReport(_Printable):
     duration: float = 0.0
     started_at: float = 0.0
     complete: bool = True
+    held_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from . import guards
 from .authority import Authority, Fenced, Outcome
 from .connect import Packed
-from .dialects import LAZY_FAILURE, Policy, parse_version
+from .dialects import Policy
 from .drive import Abandon, Commands, Step, Steps
 from .engine import Engine
 from .errors import UnsupportedQueueError, WrongTypeError
+from .generations import LAZY_FAILURE, UNKNOWN, Generation, generation
 from .keys import QueueKeys, to_str
 from .lease import Opening, look_commands, read_opening, sweeping_ttl, take_commands
 from .plan import decide
@@ -176,7 +177,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     seen = scan.sightings()
     this.memory.cursor = scan.cursor
     this.vitals = guards.Vitals(opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled))
-    held = holds_back(task.policy, opening)
+    held = holds_back(task.policy, opening) is not None
     yield from authority.apply(decide(seen, task.policy, hold=held))
     return "held" if held or authority.outcome.held else "swept"
 
@@ -238,31 +239,35 @@ def refuse(task: Task, opening: Opening) -> None:
             f"{to_str(task.keys.base)!r} has groups of BullMQ Pro, whose state a recovery would have to maintain; "
             "leave this queue to its own stalled check"
         )
-    version = _version(task.policy, opening)
-    if version and version < LAZY_FAILURE[: len(version)]:
-        shown = ".".join(map(str, version))
+    if opening.bull:
         raise UnsupportedQueueError(
-            f"{to_str(task.keys.base)!r} is of BullMQ {shown}, which fails jobs inside its stalled check; "
-            f"supported from {'.'.join(map(str, LAZY_FAILURE))} on; leave this queue to its own stalled check"
+            f"{to_str(task.keys.base)!r} is a queue of Bull, BullMQ's predecessor, whose jobs have other fields; "
+            "leave this queue to its own stalled check, or move it to BullMQ"
+        )
+    owner = generation_of(task.policy, opening)
+    if owner.eager:
+        raise UnsupportedQueueError(
+            f"{to_str(task.keys.base)!r} is of {owner}, which fails jobs inside its stalled check; "
+            f"supported from {'.'.join(map(str, LAZY_FAILURE))} on; leave this queue to its own stalled check, "
+            "or upgrade its workers"
         )
 
 
-def _version(policy: Policy, opening: Opening) -> tuple[int, ...] | None:
-    """The version of the BullMQ that owns the queue: as the user says, else as the queue does, if it does."""
-    if policy.bullmq_version is not None or opening.version is None or not opening.version.startswith("bullmq:"):
-        return policy.bullmq_version
-    return parse_version(opening.version.removeprefix("bullmq:"))
+def generation_of(policy: Policy, opening: Opening) -> Generation:
+    """Which BullMQ the queue belongs to."""
+    return generation(
+        policy, opening.version, paused=opening.paused, waiting=opening.waiting, in_paused=opening.in_paused
+    )
 
 
-def holds_back(policy: Policy, opening: Opening) -> bool:
-    """Whether recoveries must wait: a paused BullMQ queue of which nobody knows where it keeps its jobs.
+def holds_back(policy: Policy, opening: Opening) -> str | None:
+    """Why recoveries must wait, if they must: a paused BullMQ queue of which nobody knows where it keeps its jobs.
 
     BullMQ 6 leaves them in ``wait``, 5 has them in ``paused``; a job pushed to the wrong list is stranded.
     """
     if policy.dialect != "bullmq" or not opening.paused:
-        return False
-    version = _version(policy, opening)
-    return version is None or version[0] != 6
+        return None
+    return UNKNOWN if generation_of(policy, opening).paused_list is None else None
 
 
 def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status: Status) -> SweepReport:
@@ -299,6 +304,7 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         duration=duration,
         started_at=opening.server_time,
         complete=not outcome.stopped,
+        held_because=(holds_back(task.policy, opening) or UNKNOWN) if status == "held" else None,
     )
 
 

@@ -184,15 +184,29 @@ def _oldest_first(active: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(reversed(active)))
 
 
+def _version(state: State, policy: Policy) -> tuple[int, int, int] | None:
+    """Of the BullMQ that owns the queue; one that is cut short is the latest of its line."""
+    text = policy.bullmq_version
+    if text is None:
+        told = re.fullmatch(rb"bullmq:(.*)", state.meta.get(b"version", b""), re.DOTALL)
+        text = told[1].decode("latin-1") if told else ""
+    found = re.fullmatch(r"v?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:[-+.].*)?", text, re.DOTALL)
+    return None if found is None else (int(found[1]), int(found[2] or 999), int(found[3] or 999))
+
+
+def _paused_list(state: State, policy: Policy) -> bool | None:
+    """Whether a paused queue keeps its jobs in ``paused``. A wrong guess strands them; ``None`` is no guess."""
+    if policy.dialect != "bullmq":
+        return True
+    version = _version(state, policy)
+    if version is not None and version[0] <= 6:
+        return version[0] < 6
+    waiting, paused = bool(state.items(b"wait")), bool(state.items(b"paused"))
+    return None if waiting == paused else paused
+
+
 def _must_hold(state: State, policy: Policy) -> bool:
-    """A paused BullMQ queue keeps its jobs where its generation says; a wrong guess strands them."""
-    if policy.dialect != "bullmq" or b"paused" not in state.meta:
-        return False
-    version = policy.bullmq_version
-    if version is None:
-        found = re.match(rb"bullmq:([0-9]+)\.", state.meta.get(b"version", b""))
-        return found is None or int(found[1]) != 6
-    return int(version.split(".")[0]) != 6
+    return b"paused" in state.meta and _paused_list(state, policy) is None
 
 
 def _recover(state: State, policy: Policy, due: Iterable[bytes], now_ms: int, outcome: Outcome) -> None:
@@ -253,7 +267,7 @@ def _count(state: State, policy: Policy, job_id: bytes, now_ms: int) -> tuple[bo
     stalls = _raise(job, b"stc")
     too_many = stalls > policy.max_stalled_count
     if policy.dialect == "bullmq":
-        if not too_many or _scheduler_lives(state, job):
+        if not too_many or _exempt(state, policy, job):
             return True, b""
         job[b"defa"] = STALLS  # the worker that takes it next fails it
         return True, STALLS
@@ -274,7 +288,13 @@ def _raise(job: Hash, counter: bytes) -> int:
     return value
 
 
-def _scheduler_lives(state: State, job: Hash) -> bool:
+def _exempt(state: State, policy: Policy, job: Hash) -> bool:
+    """Whether the ceiling is not for this job: since 5.78.1 while its scheduler lives, from 5.58.8 by its options."""
+    version = _version(state, policy) or (6, 0, 0)
+    if version < (5, 58, 8):
+        return False
+    if version < (5, 78, 1):
+        return _opts(job).get("repeat", False) is not False
     scheduler = job.get(b"rjk")
     if scheduler is None:
         return False
@@ -283,23 +303,29 @@ def _scheduler_lives(state: State, job: Hash) -> bool:
 
 def _max_attempts(job: Hash, policy: Policy) -> float | None:
     """The job's own attempts where its options name a number of 1 or more, else the user's."""
-    text = job.get(b"opts", b"")
-    if 0 < len(text) <= OPTS_LIMIT:
-        try:
-            opts = json.loads(text.decode("latin-1"))  # what is not UTF-8 is no reason to lose the number
-        except (ValueError, RecursionError):
-            return policy.max_attempts
-        attempts = opts.get("attempts") if isinstance(opts, dict) else None
-        if isinstance(attempts, int | float) and not isinstance(attempts, bool) and attempts >= 1:
-            return attempts
+    attempts = _opts(job).get("attempts")
+    if isinstance(attempts, int | float) and not isinstance(attempts, bool) and attempts >= 1:
+        return attempts
     return policy.max_attempts
+
+
+def _opts(job: Hash) -> dict[str, Any]:
+    """The job's options, as far as they can be read."""
+    text = job.get(b"opts", b"")
+    if not 0 < len(text) <= OPTS_LIMIT:
+        return {}
+    try:
+        opts = json.loads(text.decode("latin-1"))  # what is not UTF-8 is no reason to lose the rest
+    except (ValueError, RecursionError):
+        return {}
+    return opts if isinstance(opts, dict) else {}
 
 
 def _push(state: State, policy: Policy, back: list[bytes]) -> None:
     """Put recovered jobs where workers find them, the oldest to be taken first."""
     if not back:
         return
-    target = b"paused" if b"paused" in state.meta and policy.dialect == "echomq" else b"wait"
+    target = b"paused" if b"paused" in state.meta and _paused_list(state, policy) else b"wait"
     youngest_first = back[::-1]
     waiting = state.items(target)
     state.put(target, waiting + youngest_first if policy.to_front else youngest_first + waiting)

@@ -59,13 +59,13 @@ ODD_COUNTERS = (
 )
 OPTS = (
     b"{}", b'{"attempts":1}', b'{"attempts":2}', b'{"attempts":3}', b'{"attempts":0}', b'{"attempts":5,"delay":100}',
-    b'{"backoff":{"type":"fixed","attempts":9},"attempts":4}',
+    b'{"backoff":{"type":"fixed","attempts":9},"attempts":4}', b'{"repeat":{"every":1000}}', b'{"repeat":false}',
 )  # fmt: skip
 ODD_OPTS = (
     b'{"attempts":"1"}', b'{"attempts":true}', b'{"attempts":null}', b'{"attempts":-1}', b'{"attempts":0.5}',
     b'{"attempts":1.5}', b'{"attempts":[1]}', b'{"attempts":{"x":1}}', b'{"attempts":1', b"", b"null", b"1", b'"attempts"',
     b"[]", b"[1,2]", b'[{"attempts":1}]', b'{"attempts":1e0}', b'{"attempts":1e400}', b'{"a":"\xff","attempts":1}',
-    b"[" * 5_000, b'{"attempts":1,"pad":"' + b"x" * 65_520 + b'"}', b'{"attempts":1} x',
+    b'{"repeat":null}', b'{"repeat":0}', b"[" * 5_000, b'{"attempts":1,"pad":"' + b"x" * 65_520 + b'"}', b'{"attempts":1} x',
 )  # fmt: skip
 WRONG_TYPES: tuple[Value, ...] = (b"text", [b"a"], {b"m"}, ZSet({b"m": 1.0}), Stream([(b"f", b"v")]))
 
@@ -86,7 +86,7 @@ def states(draw: st.DrawFn, build: Callable[[Choose, int], State]) -> State:
 
 def policies(dialect: str) -> st.SearchStrategy[Policy]:
     """Any policy of a dialect."""
-    versions = (None, None, "6.2.0", "6", "5.81.3", "7.0.0")
+    versions = (None, None, None, "6.2.0", "6", "5.81.3", "5.70.0", "5.54.0", "5", "7.0.0")
     return st.builds(
         Policy,
         dialect=st.just(dialect),
@@ -207,6 +207,10 @@ _META: dict[bytes, tuple[bytes | None, ...]] = {
         None,
         b"bullmq:6.2.0",
         b"bullmq:5.81.3",
+        b"bullmq:5.70.0",
+        b"bullmq:5.54.1-rc.1",
+        b"bullmq:5.",
+        b"bullmq:6x",
         b"bullmq:60.1.0",
         b"bullmq-pro:6.1.0",
         b"6.2.0",

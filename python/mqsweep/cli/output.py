@@ -181,7 +181,7 @@ def _headline(report: SweepReport) -> str:
         case "fenced":
             return f"fenced {cost}: another sweeper took the lease; what was done until then stands"
         case "held":
-            return f"held {cost}: recoveries wait, the queue is paused and not known to be of BullMQ 6"
+            return f"held {cost}: {report.held_because}"
     return f"swept {cost}" + ("" if report.complete else ", stopped early")
 
 
@@ -197,8 +197,6 @@ def _closing(report: SweepReport, interval: float) -> Iterator[str]:
         yield "what it marked, the script engine does not say; 'mqsweep inspect' does"
     elif report.status == "swept" and not summary(report):
         yield "nothing is stalled"
-    if report.status == "held":
-        yield "next: resume the queue, or say which BullMQ it is: --bullmq-version"
 
 
 def inspection_lines(seen: Inspection) -> Iterator[str]:
