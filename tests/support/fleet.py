@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,10 @@ class Hand(WorkerProcess):
         if self.package == PYTHON:
             return super()._command(given)
         return node_command("worker.js", {**given, "package": self.package, "socket": self._socket})
+
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
 
     def freeze(self) -> None:
         """SIGSTOP: its locks lapse while it knows nothing of it."""
@@ -168,6 +172,10 @@ class Service:
         with open(f"/dev/fd/{self._output.fileno()}") as output:
             return [json.loads(line) for line in output if line.endswith("\n")]
 
+    def wait(self) -> int:
+        """Its exit code, when it has ended by itself."""
+        return self._process.wait(PATIENCE)
+
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()
@@ -203,24 +211,38 @@ class Fleet:
         """A key of the queue."""
         return f"bull:{self.queue}:{name}"
 
-    def hire(self, package: str, processor: str = "work", install: Event | None = None, **options: Any) -> Hand:
-        """Start a worker and wait until it works."""
-        (hand,) = self.hire_all((package,), processor, install, **options)
+    def begin(self, package: str, processor: str = "work", install: Event | None = None, **options: Any) -> Hand:
+        """Start a worker."""
+        hand = Hand(self.server, self.queue, package, processor, install, **options)
+        self._closing.append(hand.dispose)
+        self.hands.append(hand)
         return hand
 
-    def hire_all(
-        self, packages: Any, processor: str = "work", install: Event | None = None, **options: Any
-    ) -> list[Hand]:
-        """Start workers at the same time and wait until all of them work."""
-        new = []
-        for package in packages:
-            hand = Hand(self.server, self.queue, package, processor, install, **options)
-            self._closing.append(hand.dispose)
-            self.hands.append(hand)
-            new.append(hand)
-        for hand in new:
+    def until_ready(self) -> None:
+        """Wait until all workers work."""
+        for hand in self.hands:
             hand.wait_for(lambda hand=hand: hand.count("ready") == 1)
-        return new
+
+    def hire(self, package: str, processor: str = "work", install: Event | None = None, **options: Any) -> Hand:
+        """Start a worker and wait until it works."""
+        hand = self.begin(package, processor, install, **options)
+        hand.wait_for(lambda: hand.count("ready") == 1)
+        return hand
+
+    def lose(self, package: str, count: int, program: Control, **options: Any) -> list[str]:
+        """A new worker takes so many jobs of those that are added, and is killed; the others have the rest to do."""
+        doomed = self.hire(package, "hang", **{"concurrency": count, "stalledInterval": 60_000, **options})
+        while doomed.count("active") < count:
+            program.add(count, {"ms": 10})
+            until(lambda: doomed.count("active") == count or not self.ids("wait"), PATIENCE)
+        doomed.kill()
+        self.hands.remove(doomed)
+        return doomed.ids("active")
+
+    def until_completed(self, ids: Iterable[str]) -> None:
+        """Wait until these jobs are."""
+        wanted = set(ids)
+        until(lambda: wanted <= set(self.ids("completed")), PATIENCE, 0.02)
 
     def control(self, package: str, **options: Any) -> Control:
         """Start a user's program."""
