@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 # 1: build the native core; 0: pure Python. By default whatever this machine can do.
 NATIVE ?= $(if $(shell command -v cargo 2>/dev/null),1,0)
 STAMP := $(VENV)/.installed-native-$(NATIVE)
+# BullMQ for Node; tests that want it are skipped without
+NODE := tests/support/node
 SOURCES := pyproject.toml Cargo.toml Cargo.lock build_backend/backend.py rust/build.rs $(wildcard rust/src/*.rs) $(wildcard lua/*.lua)
 
-.PHONY: help demo test lint bench build clean install servers
+.PHONY: help demo test lint bench build clean install servers node
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -17,7 +19,7 @@ demo: $(STAMP) ## kill workers on an embedded Valkey and watch their jobs come b
 	@$(BIN)/mqsweep --version
 	$(BIN)/mqsweep demo $(DEMO)
 
-test: $(STAMP) servers ## run the tests, on real servers
+test: $(STAMP) servers node ## run the tests, on real servers
 	@$(BIN)/mqsweep --version
 	MQSWEEP_REQUIRE_RUST=$(NATIVE) $(BIN)/python -m pytest $(PYTEST)
 
@@ -49,6 +51,11 @@ $(STAMP): $(SOURCES)
 servers:
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server; } >/dev/null || { echo "the tests need redis-server 7 on the PATH (Debian: apt-get install redis-server)"; exit 1; }
 
+node: $(NODE)/node_modules/.package-lock.json
+
+$(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
+	@{ npm --prefix $(NODE) ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; } || echo "no npm, or it failed: tests with workers in Node are skipped"
+
 clean: ## remove what was built
-	rm -rf $(VENV) target dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis python/mqsweep/_core.*.so python/mqsweep/lua
+	rm -rf $(VENV) target dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis python/mqsweep/_core.*.so python/mqsweep/lua $(NODE)/node_modules
 	find . -name __pycache__ -type d -exec rm -rf {} +

@@ -12,6 +12,7 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from support.cases import Case
+from support.fleet import Fleet, fleet_on, why_no_node
 from support.servers import KINDS, Server, start_server
 
 # What is started in the background ignores Ctrl-C, and so does all that it starts; the tests start commands as a
@@ -120,3 +121,16 @@ def dialect(request: pytest.FixtureRequest) -> str:
 def case(client: redis.Redis, engine: str, dialect: str) -> Case:
     """A queue with nothing in it."""
     return Case(client, engine, dialect)
+
+
+@pytest.fixture
+def fleet(server: Server) -> Iterator[Fleet]:
+    """Workers in Node and Python on an empty server; skipped where Node is missing, unless MQSWEEP_REQUIRE_NODE=1."""
+    pytest.importorskip("bullmq")
+    reason = why_no_node()
+    if reason and os.environ.get("MQSWEEP_REQUIRE_NODE") == "1":
+        pytest.fail(f"MQSWEEP_REQUIRE_NODE=1, but: {reason}")
+    if reason:
+        pytest.skip(reason)
+    with fleet_on(server) as fleet:
+        yield fleet

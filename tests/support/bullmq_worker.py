@@ -31,7 +31,8 @@ class WorkerProcess:
     Args:
         url: of the server.
         queue: name of the queue.
-        processor: what it does to a job: ``finish`` it, or ``hang`` for ever.
+        processor: what it does to a job: ``finish`` it, ``hang`` for ever, or ``work`` as its data say: ``ms`` long,
+            and ``fail`` so many attempts, or ``hang``.
         install: options for `mqsweep.bullmq.install`; ``None`` = leave BullMQ as it is.
         options: BullMQ's own, on top of short times.
     """
@@ -44,7 +45,7 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         given = {"url": url, "queue": queue, "processor": processor, "install": install, "options": options}
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, json.dumps(given)],
+            self._command(given),
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -52,6 +53,9 @@ class WorkerProcess:
         )
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
+
+    def _command(self, given: Event) -> list[str]:
+        return [sys.executable, "-W", "ignore", __file__, json.dumps(given)]
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -131,8 +135,12 @@ async def _work(given: Event) -> None:
         sys.stdout.flush()
 
     async def process(job: Any, token: str) -> Any:
-        if given["processor"] == "hang":
+        if given["processor"] == "hang" or job.data.get("hang"):
             await asyncio.Event().wait()
+        if given["processor"] == "work":
+            await asyncio.sleep(job.data.get("ms", 0) / 1000)
+            if job.attemptsMade < job.data.get("fail", 0):
+                raise RuntimeError("as asked")
         return job.data
 
     times = {"lockDuration": 1_000, "stalledInterval": 300, "drainDelay": 1, "autorun": False}
