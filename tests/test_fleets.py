@@ -111,7 +111,11 @@ def drained(fleet: Fleet) -> bool:
 
 @pytest.mark.parametrize(
     ("server", "package", "way"),
-    [("redis", "bullmq5", "service"), ("valkey", "bullmq6", "service"), ("redis", "bullmq6", "install")],
+    [
+        ("redis", "bullmq5", "service"),
+        ("valkey", "bullmq6", "install"),
+        pytest.param("valkey", "bullmq6", "service", marks=pytest.mark.slow),
+    ],
     indirect=["server"],
 )
 def test_every_job_ends_as_bullmq_would_have_it(fleet: Fleet, package: str, way: str) -> None:
@@ -166,9 +170,8 @@ def test_every_job_ends_as_bullmq_would_have_it(fleet: Fleet, package: str, way:
         assert not any(report["failed"] or report["refused"] for report in service.reports())
 
 
-@for_nodes
 @one_server
-@pytest.mark.parametrize("by", ["mqsweep", "bullmq"])
+@pytest.mark.parametrize(("package", "by"), [("bullmq5", "mqsweep"), ("bullmq6", "mqsweep"), ("bullmq6", "bullmq")])
 def test_child_past_the_ceiling_fails_its_parent(fleet: Fleet, package: str, by: str) -> None:
     """With mqsweep as without it: what the child's failure brings about is the worker's business."""
     child = {"name": "part", "queueName": "q", "data": {}, "opts": {"failParentOnFailure": True}}
@@ -223,9 +226,8 @@ def test_queue_that_is_paused_and_resumed_while_jobs_are_recovered(fleet: Fleet,
     assert all(hand.running() for hand in crew)
 
 
-@for_nodes
 @one_server
-@pytest.mark.parametrize("most", [None, 1])
+@pytest.mark.parametrize(("package", "most"), [("bullmq5", None), ("bullmq6", 1)])
 def test_worker_blocked_on_the_marker_wakes(fleet: Fleet, package: str, most: int | None) -> None:
     """Also where the dead job alone was as much as the queue's global concurrency lets be active."""
     program = fleet.control(package)
