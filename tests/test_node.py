@@ -8,6 +8,7 @@ from support.fleet import Fleet, for_nodes
 
 
 @for_nodes
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("skip", [False, True])
 def test_skip_stalled_check_is_all_it_takes_to_switch_the_check_off(fleet: Fleet, package: str, skip: bool) -> None:
     """By the events of the keyspace: the key that every stalled check sets is never set."""
