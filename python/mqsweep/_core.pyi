@@ -22,7 +22,7 @@ class Scan:
         stalled: bytes,
         active: bytes,
         base: bytes,
-        window: int = 1000,
+        window: int = 1200,
         check: int = 100,
         depth: int = 3,
         keep_locked: bool = False,

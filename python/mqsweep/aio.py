@@ -13,6 +13,7 @@ import redis.asyncio
 from . import inspection
 from .connect import Command, Scanner, Source, pack
 from .drive import Abandon, Commands, Request, Step, Steps, Tell, Wait
+from .errors import ProtocolError
 from .lease import new_token
 from .report import Inspection, SweepReport
 from .service import serve
@@ -40,19 +41,31 @@ class AsyncLink:
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
+        self._scan: Scanner | None = None
 
-    async def _ready(self, connection: Any) -> Any:
+    async def _ready(self, connection: Any, *, idle: bool) -> Any:
         if self._pid != os.getpid():  # a fork's sockets belong to the parent
             self._talk = self._read = connection = None
             self._pid = os.getpid()
+        if connection is not None and idle and await self._is_stale(connection):
+            await connection.disconnect(nowait=True)
+            connection = None
         if connection is None:
             connection = self.source.connection()
             await connection.connect()
         return connection
 
+    async def _is_stale(self, connection: Any) -> bool:
+        # the second is what older clients call it; what it reads is lost, and so is the connection then
+        look = getattr(connection, "can_read", None) or connection.can_read_destructive
+        try:
+            return bool(await look())
+        except (self.source.exceptions.ConnectionError, self.source.exceptions.TimeoutError):
+            return True
+
     async def commands(self, commands: Sequence[Command], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Send commands in one write and read their replies; see `mqsweep.connect.Link.commands`."""
-        self._talk = connection = await self._ready(self._talk)
+        self._talk = connection = await self._ready(self._talk, idle=True)
         replies: list[Any] = []
         try:
             await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
@@ -63,15 +76,18 @@ class AsyncLink:
                     replies.append(await connection.read_response())
                 except self.source.exceptions.ResponseError as error:
                     replies.append(error)
-        except BaseException:
+                except ValueError as error:
+                    raise self.source.exceptions.InvalidResponse(str(error)) from error
+        except BaseException as fault:
             self._talk = None
             await connection.disconnect(nowait=True)
-            raise
+            raise self.source.translate(fault, connection) from fault
         return replies
 
     async def step(self, scan: Scanner) -> None:
         """Write what the scan wants to send, read one chunk, feed it; see `mqsweep.connect.Link.step`."""
-        self._read = connection = await self._ready(self._read)
+        self._read = connection = await self._ready(self._read, idle=scan is not self._scan)
+        self._scan = scan
         try:
             outgoing = scan.outgoing()
             async with asyncio.timeout(self.source.timeout):
@@ -88,7 +104,7 @@ class AsyncLink:
 
     async def abandon(self) -> None:
         """Drop the scan's connection: replies of an unfinished scan may still be on it."""
-        connection, self._read = self._read, None
+        connection, self._read, self._scan = self._read, None, None
         if connection is not None:
             await connection.disconnect(nowait=True)
 
@@ -119,6 +135,9 @@ async def drive(
     except StopIteration as end:
         result: Result = end.value
         return result
+    except ProtocolError:
+        await link.close()
+        raise
 
 
 async def _perform(request: Request, link: AsyncLink, stop: asyncio.Event | None, on_report: Listener | None) -> Any:

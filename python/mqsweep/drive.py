@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .connect import Command, Link, Scanner
+from .errors import ProtocolError
 from .report import SweepReport
 
 Result = TypeVar("Result")
@@ -87,6 +88,9 @@ def drive(
     except StopIteration as end:
         result: Result = end.value
         return result
+    except ProtocolError:
+        link.close()  # its replies may belong to other requests than it seems
+        raise
 
 
 def _perform(

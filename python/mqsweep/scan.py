@@ -78,9 +78,11 @@ class Scan:
         stalled: key of the set of marks.
         active: key of the list.
         base: what precedes an id in a job's key, the colon included.
-        window: elements of active asked for at once, at most.
+        window: elements of active asked for and not read yet, at most. How long they are shows only in the reply, so
+            this bounds what a wrong guess costs: so many of the longest ids. A reply over `REPLY_GOAL` makes those
+            asked for next smaller in proportion.
         check: locks asked for at once.
-        depth: windows asked for ahead of their replies.
+        depth: into how many requests a window is parted, so that the server has the next while one is read.
         keep_locked: marks of living jobs are meant to stand (``mark="active"``): do not report them.
         most_marks: read about so many marks and no more; of the rest only those are asked for whose jobs have no
             lock. Then marks of living jobs and strays are found in slices, some each sweep.
@@ -96,7 +98,7 @@ class Scan:
         stalled: bytes,
         active: bytes,
         base: bytes,
-        window: int = 1000,
+        window: int = 1200,
         check: int = 100,
         depth: int = 3,
         keep_locked: bool = False,
@@ -106,7 +108,8 @@ class Scan:
         if min(window, check, depth) < 1:
             raise ValueError("window, check and depth must be 1 or more")
         self._stalled_key, self._active_key = stalled, active
-        self._window, self._check, self._depth = window, check, depth
+        self._check, self._depth = check, min(depth, window)
+        self._most = window // self._depth  # elements that one request asks for, at most
         self._keep_locked = keep_locked
         self._overhead = len(base) + len(b":lock")
         self._heads = [b":lock\r\n$%d\r\n%s" % (n + self._overhead, base) for n in range(SHORT)]
@@ -121,7 +124,7 @@ class Scan:
         self._marks_open = 0  # checks of marks that are not settled
         self._left = 0  # distance from which on active has not been asked for
         self._windows_open = self._windows_read = 0
-        self._size = min(FIRST_WINDOW, window)
+        self._size = min(FIRST_WINDOW, self._most)
         self._settled = self._dead = 0  # of the jobs looked at lately, and how many of them had no lock
         self._watched: dict[bytes, None] = {}  # marks whose place in active matters
         self._candidates: set[bytes] = set()  # marks without a lock
@@ -308,7 +311,7 @@ class Scan:
         if size > REPLY_GOAL:
             self._size = max(1, len(ids) * REPLY_GOAL // size)
         elif size < REPLY_GOAL // 8 and high - low + 1 >= self._size:
-            self._size = min(self._window, self._size * 4)
+            self._size = min(self._most, self._size * 4)
         if self._watched:
             self._met.update(self._watched.keys() & ids)
         self._ask_windows()

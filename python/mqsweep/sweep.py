@@ -27,6 +27,7 @@ Phase = Literal["scan", "recover"]
 
 MANY_MARKS = 20_000
 """Marks from which on they are read in slices of about so many, a slice a sweep (``bullmq`` only)."""
+REPLICA = "this server is a replica, where locks are seen late or not at all; connect to the primary"
 NO_TTL = -1
 """What ``PTTL`` says of a key that never expires."""
 
@@ -221,6 +222,8 @@ def refuse(task: Task, opening: Opening) -> None:
         UnsupportedQueueError: another protocol, or a part that mqsweep does not maintain.
         WrongTypeError: active is no list, or the marks are no set.
     """
+    if opening.info.get(b"role") == b"slave" and opening.info.get(b"slave_read_only") == b"0":
+        raise UnsupportedQueueError(REPLICA)  # one that takes no writes says so itself
     name = to_str(task.keys.of("active"))
     if opening.active_type == "zset":
         raise UnsupportedQueueError(

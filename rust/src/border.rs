@@ -108,7 +108,7 @@ pub struct Scan {
 impl Scan {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, stalled, active, base, window=1000, check=100, depth=3, keep_locked=false, most_marks=None, cursor=b"0".to_vec()))]
+    #[pyo3(signature = (*, stalled, active, base, window=1200, check=100, depth=3, keep_locked=false, most_marks=None, cursor=b"0".to_vec()))]
     fn new(
         stalled: Vec<u8>,
         active: Vec<u8>,

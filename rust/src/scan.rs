@@ -66,6 +66,10 @@ pub struct Scan {
     walking: bool,
     marks_open: usize,
     left: u64,
+    /// Windows asked for ahead of their replies.
+    depth: usize,
+    /// Elements that one request asks for, at most.
+    most: usize,
     windows_open: usize,
     windows_read: usize,
     size: usize,
@@ -83,7 +87,8 @@ pub struct Scan {
 
 impl Scan {
     pub fn new(settings: Settings) -> Self {
-        let size = FIRST_WINDOW.min(settings.window);
+        let depth = settings.depth.min(settings.window);
+        let most = settings.window / depth;
         let cursor = settings.cursor.clone();
         let mut scan = Self {
             settings,
@@ -98,9 +103,11 @@ impl Scan {
             walking: false,
             marks_open: 0,
             left: 0,
+            depth,
+            most,
             windows_open: 0,
             windows_read: 0,
-            size,
+            size: FIRST_WINDOW.min(most),
             settled_lately: 0,
             dead_lately: 0,
             watched: IndexSet::new(),
@@ -172,7 +179,7 @@ impl Scan {
     fn ask_windows(&mut self) {
         // how long ids are shows in the first reply
         let depth = if self.windows_read > 0 {
-            self.settings.depth
+            self.depth
         } else {
             1
         };
@@ -317,7 +324,7 @@ impl Scan {
         if size > REPLY_GOAL {
             self.size = (ranges.len() * REPLY_GOAL / size).max(1);
         } else if size < REPLY_GOAL / 8 && high - low + 1 >= self.size as u64 {
-            self.size = (self.size * 4).min(self.settings.window);
+            self.size = (self.size * 4).min(self.most);
         }
         if !self.watched.is_empty() {
             for id in ranges.iter().map(|range| self.replies.element(range)) {
