@@ -178,11 +178,7 @@ impl Scan {
 
     fn ask_windows(&mut self) {
         // how long ids are shows in the first reply
-        let depth = if self.windows_read > 0 {
-            self.depth
-        } else {
-            1
-        };
+        let depth = if self.windows_read > 0 { self.depth } else { 1 };
         while self.left > 0 && self.windows_open < depth {
             let low = self.left.saturating_sub(self.size as u64 - 1).max(1);
             let (from, to) = (format!("-{}", self.left), format!("-{low}"));
