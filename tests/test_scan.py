@@ -55,7 +55,12 @@ def look(scan: Any, wire: socket.socket, size: int = 1 << 16) -> Any:
     while not scan.done:
         step(scan, wire, size)
     assert scan.outgoing() == b""
-    return scan.sightings()
+    return listed(scan.sightings())
+
+
+def listed(seen: Any) -> Any:
+    """Sightings with everything in lists, to compare them."""
+    return seen._replace(stalled=list(seen.stalled), locked_marks=list(seen.locked_marks), strays=list(seen.strays))
 
 
 def fill(client: redis.Redis, ids: Sequence[bytes], locked: Sequence[bytes] = (), marked: Sequence[bytes] = ()) -> None:
@@ -220,7 +225,7 @@ def test_nothing_that_stays_is_missed_while_the_list_changes(
                 client.lpush(BASE + b":active", b"new-%d" % new)
                 new += 1
             step(scan, wire, 600)
-        seen = scan.sightings()
+        seen = listed(scan.sightings())
         assert {i for i, _, _ in seen.stalled} >= set(ids) - gone
         left = client.lrange(BASE + b":active", 0, -1)
         place = {job_id: len(left) - index for index, job_id in enumerate(left)}
@@ -438,7 +443,7 @@ def story(module: Any, seed: int, hostile: bool, how: dict[str, Any]) -> list[ob
             pending += b"".join(fake.answer(command) for command in commands(reader, out))
             told.append((out, scan.active_scanned, scan.active_total, scan.stalled_scanned, scan.cursor, scan.done))
             if scan.done:
-                told.append(scan.sightings())
+                told.append(listed(scan.sightings()))
                 break
             size = cuts.choice((1, 7, 100, 10_000))
             chunk, pending = pending[:size], pending[size:]

@@ -41,7 +41,7 @@ class AsyncLink:
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
-        self._scan: Scanner | None = None
+        self._idle = False  # whether the scan's connection waits for the next scan
 
     async def _ready(self, connection: Any, *, idle: bool) -> Any:
         if self._pid != os.getpid():  # a fork's sockets belong to the parent
@@ -86,8 +86,7 @@ class AsyncLink:
 
     async def step(self, scan: Scanner) -> None:
         """Write what the scan wants to send, read one chunk, feed it; see `mqsweep.connect.Link.step`."""
-        self._read = connection = await self._ready(self._read, idle=scan is not self._scan)
-        self._scan = scan
+        self._read = connection = await self._ready(self._read, idle=self._idle)
         try:
             outgoing = scan.outgoing()
             async with asyncio.timeout(self.source.timeout):
@@ -98,13 +97,14 @@ class AsyncLink:
             if not chunk:
                 raise self.source.exceptions.ConnectionError("Connection closed by server.")
             scan.feed(chunk)
+            self._idle = scan.done
         except BaseException as fault:
             await self.abandon()
             raise self.source.translate(fault, connection) from fault
 
     async def abandon(self) -> None:
         """Drop the scan's connection: replies of an unfinished scan may still be on it."""
-        connection, self._read, self._scan = self._read, None, None
+        connection, self._read = self._read, None
         if connection is not None:
             await connection.disconnect(nowait=True)
 

@@ -94,6 +94,10 @@ def mask_url(url: str) -> str:
 class Scanner(Protocol):
     """The side of a scan that a connection sees."""
 
+    @property
+    def done(self) -> bool:
+        """Whether all has been seen."""
+
     def outgoing(self) -> bytes:
         """Bytes to send now."""
 
@@ -225,7 +229,7 @@ class Link:
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
-        self._scan: Scanner | None = None
+        self._idle = False  # whether the scan's connection waits for the next scan
 
     def _ready(self, connection: Any, *, idle: bool) -> Any:
         """The connection, or a new one; an idle one that has come to its end, or has something to say, is dropped."""
@@ -287,8 +291,7 @@ class Link:
             redis.exceptions.RedisError: the client's own class for an error reply or a fault of the connection.
             ProtocolError: the server sent no RESP2.
         """
-        self._read = connection = self._ready(self._read, idle=scan is not self._scan)
-        self._scan = scan
+        self._read = connection = self._ready(self._read, idle=self._idle)
         try:
             outgoing = scan.outgoing()
             if outgoing:
@@ -297,13 +300,14 @@ class Link:
             if not chunk:
                 raise self.source.exceptions.ConnectionError("Connection closed by server.")
             scan.feed(chunk)
+            self._idle = scan.done
         except BaseException as fault:
             self.abandon()
             raise self.source.translate(fault, connection) from fault
 
     def abandon(self) -> None:
         """Drop the scan's connection: replies of an unfinished scan may still be on it."""
-        connection, self._read, self._scan = self._read, None, None
+        connection, self._read = self._read, None
         if connection is not None:
             connection.disconnect()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any, Literal
 
 from . import guards
@@ -176,6 +178,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
         return "swept"
     seen = scan.sightings()
     this.memory.cursor = scan.cursor
+    del scan  # what it knew besides takes memory
     this.vitals = guards.Vitals(opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled))
     held = holds_back(task.policy, opening)
     yield from authority.apply(decide(seen, task.policy, hold=held))
@@ -275,13 +278,14 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         this.vitals = guards.Vitals(**{**this.vitals.__dict__, "duration": duration})
         names = guards.raised(this.memory.vitals, this.vitals)
         this.memory.vitals = this.vitals
+    stalled, recovered, failed = _fates(outcome)
     return SweepReport(
         queue=task.queue,
         dialect=task.policy.dialect,
         engine=task.engine.name,
         status=status,
-        recovered=_strings(outcome.recovered),
-        failed=_strings(outcome.failed),
+        recovered=recovered,
+        failed=failed,
         marked=_strings(outcome.marked),
         cleared=_strings(outcome.cleared),
         strays=_strings(outcome.strays),
@@ -289,7 +293,7 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         missed=_strings(outcome.missed),
         held=_strings(outcome.held),
         refused={to_str(job_id): reason for job_id, reason in outcome.refused.items()},
-        stalled=_strings(outcome.stalled),
+        stalled=stalled,
         guards=names,
         marks_placed=outcome.marks_placed,
         retry_after=_retry_after(opening) if status == "throttled" else None,
@@ -309,6 +313,15 @@ def _retry_after(opening: Opening) -> float | None:
     if opening.ttl == NO_TTL:
         return None
     return max(0, opening.ttl) / 1000  # it may have expired between two looks
+
+
+def _fates(outcome: Outcome) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The ids of the stalled, of the recovered and of the failed among them; each id is one object in all three."""
+    stalled, gone = _strings(outcome.stalled), set(outcome.failed)
+    if not gone:
+        return stalled, stalled, ()
+    fates = [job_id in gone for job_id in outcome.stalled]
+    return stalled, tuple(compress(stalled, map(not_, fates))), tuple(compress(stalled, fates))
 
 
 def _strings(ids: list[bytes]) -> tuple[str, ...]:

@@ -1,10 +1,13 @@
 //! What Python sees: the same classes as its own twins have.
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyList, PySlice, PyTuple};
 
+use crate::ids::{CANDIDATE, Ids};
 use crate::reply::{self, Fault};
 use crate::scan::{self, Settings};
 
@@ -174,26 +177,128 @@ impl Scan {
         self.inner.stalled_scanned
     }
 
-    fn sightings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let inner = &self.inner;
+    fn sightings<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let inner = &mut self.inner;
         let seen = py
             .detach(|| inner.sightings())
             .ok_or_else(|| PyRuntimeError::new_err("the scan is not done"))?;
-        let bytes =
-            |ids: &[&[u8]]| -> Vec<_> { ids.iter().map(|id| PyBytes::new(py, id)).collect() };
-        let mut stalled = Vec::with_capacity(seen.stalled.len());
-        for (id, places, marked) in &seen.stalled {
-            let distances = PyTuple::new(py, places.ascending())?;
-            stalled.push((PyBytes::new(py, id), distances, *marked));
-        }
+        let names = |numbers: &Arc<Vec<usize>>| Names {
+            ids: Arc::clone(&seen.ids),
+            numbers: Arc::clone(numbers),
+        };
         let fields = (
-            stalled,
-            bytes(&seen.locked_marks),
-            bytes(&seen.strays),
+            Stalled {
+                ids: Arc::clone(&seen.ids),
+                numbers: Arc::clone(&seen.stalled),
+            },
+            names(&seen.locked_marks),
+            names(&seen.strays),
             inner.active_scanned,
             inner.stalled_scanned,
         );
         let module = py.import(intern!(py, "mqsweep.scan"))?;
         module.getattr(intern!(py, "Sightings"))?.call1(fields)
+    }
+}
+
+/// Stalled jobs, oldest first; see `mqsweep.scan.Stalled`.
+#[pyclass(module = "mqsweep._core", frozen, sequence)]
+pub struct Stalled {
+    ids: Arc<Ids>,
+    numbers: Arc<Vec<usize>>,
+}
+
+impl Stalled {
+    fn sight<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+        let distances = match self.ids.several(number) {
+            None => PyTuple::new(py, [self.ids.distance(number)])?,
+            Some(several) => PyTuple::new(py, several)?,
+        };
+        let marked = self.ids.is(number, CANDIDATE);
+        let sight = (PyBytes::new(py, self.ids.get(number)), distances, marked);
+        Ok(sight.into_pyobject(py)?.into_any())
+    }
+}
+
+#[pymethods]
+impl Stalled {
+    fn __len__(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, at: At<'py>) -> PyResult<Bound<'py, PyAny>> {
+        at.of(py, &self.numbers, |number| self.sight(py, number))
+    }
+
+    /// Those that are marked, or those that are not.
+    fn part(&self, py: Python<'_>, marked: bool) -> Self {
+        let is_in = |number: &&usize| self.ids.is(**number, CANDIDATE) == marked;
+        let numbers = py.detach(|| {
+            if self.numbers.iter().all(|number| is_in(&number)) {
+                return Arc::clone(&self.numbers);
+            }
+            Arc::new(self.numbers.iter().filter(is_in).copied().collect())
+        });
+        Self {
+            ids: Arc::clone(&self.ids),
+            numbers,
+        }
+    }
+}
+
+/// Ids, made into objects when they are asked for.
+#[pyclass(module = "mqsweep._core", frozen, sequence)]
+pub struct Names {
+    ids: Arc<Ids>,
+    numbers: Arc<Vec<usize>>,
+}
+
+#[pymethods]
+impl Names {
+    fn __len__(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, at: At<'py>) -> PyResult<Bound<'py, PyAny>> {
+        at.of(py, &self.numbers, |number| {
+            Ok(PyBytes::new(py, self.ids.get(number)).into_any())
+        })
+    }
+}
+
+/// Where in a sequence: one place, or some.
+#[derive(FromPyObject)]
+enum At<'py> {
+    One(isize),
+    Some(Bound<'py, PySlice>),
+}
+
+impl<'py> At<'py> {
+    /// What stands there.
+    fn of(
+        self,
+        py: Python<'py>,
+        numbers: &[usize],
+        make: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let length = numbers.len().cast_signed();
+        match self {
+            Self::One(at) => {
+                let from_start = if at < 0 { at + length } else { at };
+                let found = usize::try_from(from_start).ok();
+                let number = found
+                    .and_then(|at| numbers.get(at))
+                    .ok_or_else(|| PyIndexError::new_err("no such place"))?;
+                make(*number)
+            }
+            Self::Some(slice) => {
+                let range = slice.indices(length)?;
+                let places =
+                    (0..range.slicelength.cast_signed()).map(|i| range.start + i * range.step);
+                let all: PyResult<Vec<_>> =
+                    places.map(|at| make(numbers[at.cast_unsigned()])).collect();
+                Ok(PyList::new(py, all?)?.into_any())
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod border;
 mod check;
+pub mod ids;
 pub mod reply;
 pub mod request;
 pub mod scan;
@@ -24,5 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("build_profile", BUILD_PROFILE)?;
     module.add_class::<border::ReplyReader>()?;
     module.add_class::<border::Scan>()?;
+    module.add_class::<border::Stalled>()?;
+    module.add_class::<border::Names>()?;
     Ok(())
 }
