@@ -1,6 +1,6 @@
 //! What Python sees: the same classes as its own twins have.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::intern;
@@ -102,9 +102,18 @@ fn positive(value: i64) -> PyResult<usize> {
 }
 
 /// One pass over a queue; see `mqsweep.scan.Scan`.
-#[pyclass(module = "mqsweep._core")]
+#[pyclass(module = "mqsweep._core", frozen)]
 pub struct Scan {
-    inner: scan::Scan,
+    inner: Mutex<scan::Scan>,
+}
+
+impl Scan {
+    /// The scan itself, which nobody waits for: two threads at once are a mistake.
+    fn lock(&self) -> PyResult<MutexGuard<'_, scan::Scan>> {
+        self.inner
+            .try_lock()
+            .map_err(|_| PyRuntimeError::new_err("a scan is used from two threads at once"))
+    }
 }
 
 #[pymethods]
@@ -136,16 +145,16 @@ impl Scan {
             cursor,
         };
         Ok(Self {
-            inner: scan::Scan::new(settings),
+            inner: Mutex::new(scan::Scan::new(settings)),
         })
     }
 
-    fn outgoing<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.outgoing())
+    fn outgoing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.lock()?.outgoing()))
     }
 
-    fn feed(&mut self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
-        let inner = &mut self.inner;
+    fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        let inner = &mut *self.lock()?;
         if data.len() < LARGE {
             return Ok(inner.feed(data)?);
         }
@@ -153,32 +162,32 @@ impl Scan {
     }
 
     #[getter]
-    fn done(&self) -> bool {
-        self.inner.done()
+    fn done(&self) -> PyResult<bool> {
+        Ok(self.lock()?.done())
     }
 
     #[getter]
-    fn cursor<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.inner.cursor)
+    fn cursor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.lock()?.cursor))
     }
 
     #[getter]
-    fn active_scanned(&self) -> u64 {
-        self.inner.active_scanned
+    fn active_scanned(&self) -> PyResult<u64> {
+        Ok(self.lock()?.active_scanned)
     }
 
     #[getter]
-    fn active_total(&self) -> u64 {
-        self.inner.active_total
+    fn active_total(&self) -> PyResult<u64> {
+        Ok(self.lock()?.active_total)
     }
 
     #[getter]
-    fn stalled_scanned(&self) -> usize {
-        self.inner.stalled_scanned
+    fn stalled_scanned(&self) -> PyResult<usize> {
+        Ok(self.lock()?.stalled_scanned)
     }
 
-    fn sightings<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let inner = &mut self.inner;
+    fn sightings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let inner = &mut *self.lock()?;
         let seen = py
             .detach(|| inner.sightings())
             .ok_or_else(|| PyRuntimeError::new_err("the scan is not done"))?;

@@ -19,7 +19,8 @@ const BUILD_PROFILE: &str = if cfg!(debug_assertions) {
     "release"
 };
 
-#[pymodule]
+// Nothing is shared between two objects but what never changes, so a free-threaded interpreter needs no lock for it.
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("build_profile", BUILD_PROFILE)?;
