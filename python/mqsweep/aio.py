@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,7 +13,7 @@ import redis.asyncio
 
 from . import inspection
 from .connect import Command, Scanner, Source, pack
-from .drive import Abandon, Commands, Request, Step, Steps, Tell, Wait
+from .drive import Abandon, Commands, Request, RoundTrip, Step, Steps, Tell, Wait
 from .errors import ProtocolError
 from .lease import new_token
 from .report import Inspection, SweepReport
@@ -38,6 +39,7 @@ class AsyncLink:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.round_trip = float("inf")
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
@@ -67,6 +69,7 @@ class AsyncLink:
         """Send commands in one write and read their replies; see `mqsweep.connect.Link.commands`."""
         self._talk = connection = await self._ready(self._talk, idle=True)
         replies: list[Any] = []
+        began = time.perf_counter()
         try:
             await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
             if meanwhile is not None:
@@ -82,6 +85,7 @@ class AsyncLink:
             self._talk = None
             await connection.disconnect(nowait=True)
             raise self.source.translate(fault, connection) from fault
+        self.round_trip = min(self.round_trip, time.perf_counter() - began)
         return replies
 
     async def step(self, scan: Scanner) -> None:
@@ -148,6 +152,8 @@ async def _perform(request: Request, link: AsyncLink, stop: asyncio.Event | None
             return await link.commands(commands, meanwhile)
         case Abandon():
             return await link.abandon()
+        case RoundTrip():
+            return link.round_trip
         case Tell(report):
             answer = on_report(report) if on_report else None
             return await answer if answer is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -222,10 +223,14 @@ class Link:
 
     Args:
         source: where connections come from.
+
+    Attributes:
+        round_trip: seconds that commands took to be answered, at least.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.round_trip = float("inf")
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
@@ -267,6 +272,7 @@ class Link:
         """
         self._talk = connection = self._ready(self._talk, idle=True)
         replies: list[Any] = []
+        began = time.perf_counter()
         try:
             connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
             if meanwhile is not None:
@@ -282,6 +288,7 @@ class Link:
             self._talk = None
             connection.disconnect()
             raise self.source.translate(fault, connection) from fault
+        self.round_trip = min(self.round_trip, time.perf_counter() - began)
         return replies
 
     def step(self, scan: Scanner) -> None:

@@ -42,6 +42,11 @@ class Abandon:
 
 
 @dataclass(frozen=True)
+class RoundTrip:
+    """Ask how long the server was to answer a command, at least; the answer is in seconds."""
+
+
+@dataclass(frozen=True)
 class Wait:
     """Wait this many seconds, or until a stop is asked for; the answer says whether it was."""
 
@@ -55,7 +60,7 @@ class Tell:
     report: SweepReport
 
 
-Request = Commands | Step | Abandon | Wait | Tell
+Request = Commands | Step | Abandon | RoundTrip | Wait | Tell
 Steps = Generator[Request, Any, Result]
 
 
@@ -106,6 +111,8 @@ def _perform(
             return link.commands(commands, meanwhile)
         case Abandon():
             return link.abandon()
+        case RoundTrip():
+            return link.round_trip
         case Tell(report):
             return on_report(report) if on_report else None
         case Wait(seconds):

@@ -9,7 +9,7 @@ from typing import Any
 
 from .connect import Command
 from .dialects import Policy
-from .drive import Commands, Step, Steps
+from .drive import Commands, RoundTrip, Step, Steps
 from .errors import UnsupportedQueueError
 from .keys import ORDER, to_str
 from .lease import Opening, look_commands, read_opening
@@ -38,7 +38,7 @@ def inspect(task: Task) -> Steps[Inspection]:
     if isinstance(role, list) and role[0] in (b"slave", b"replica"):
         raise UnsupportedQueueError(REPLICA)
     refuse(task, opening)
-    scan = new_scan(task, opening)
+    scan = new_scan(task, opening, (yield RoundTrip()))
     while not scan.done:
         yield Step(scan)
     seen = scan.sightings()

@@ -16,7 +16,7 @@ from . import guards
 from .authority import Authority, Fenced, Outcome
 from .connect import Packed
 from .dialects import LAZY_FAILURE, Policy, parse_version
-from .drive import Abandon, Commands, Step, Steps
+from .drive import Abandon, Commands, RoundTrip, Step, Steps
 from .engine import Engine
 from .errors import UnsupportedQueueError, WrongTypeError
 from .keys import QueueKeys, to_str
@@ -30,6 +30,14 @@ Phase = Literal["scan", "recover"]
 MANY_MARKS = 20_000
 """Marks from which on they are read in slices of about so many, a slice a sweep (``bullmq`` only)."""
 REPLICA = "this server is a replica, where locks are seen late or not at all; connect to the primary"
+WINDOW = 400
+"""Elements of active that one request asks for."""
+AHEAD, MOST_AHEAD = 3, 30
+"""Requests that are sent ahead of their replies: to a server that is near, and at most."""
+NEAR = 0.0005
+"""Seconds in which a server answers the first requests of a sweep that is no farther than this machine."""
+WORTH = 0.00005
+"""Seconds of a round trip that one more request ahead makes up for: less than the server needs for one."""
 NO_TTL = -1
 """What ``PTTL`` says of a key that never expires."""
 
@@ -161,7 +169,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     ttl = sweeping_ttl(task.interval)
     if opening.ttl < 0.9 * ttl:
         yield from authority.expire(ttl)
-    scan = new_scan(task, opening, this.memory.cursor)
+    scan = new_scan(task, opening, (yield RoundTrip()), this.memory.cursor)
     renewed = time.monotonic()
     while not scan.done:
         yield Step(scan)
@@ -185,18 +193,24 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     return "held" if held or authority.outcome.held else "swept"
 
 
-def new_scan(task: Task, opening: Opening, cursor: bytes = b"0") -> Any:
+def new_scan(task: Task, opening: Opening, round_trip: float, cursor: bytes = b"0") -> Any:
     """A scan of the task's queue, by its engine.
+
+    While a request and its reply are on their way the server must have others to work on: the farther it is, the more
+    windows are asked for ahead.
 
     BullMQ's own check marks every active job. Where it did so for a large queue, most marks are of living jobs whose
     workers take them back; so only a slice of them is read, and the rest asked for where it matters.
     """
     assert task.engine.scan is not None
+    depth = AHEAD + int(min(MOST_AHEAD - AHEAD, max(0.0, round_trip - NEAR) / WORTH))
     many = task.policy.dialect == "bullmq" and opening.marks > MANY_MARKS
     return task.engine.scan(
         stalled=task.keys.of("stalled"),
         active=task.keys.of("active"),
         base=task.keys.base + b":",
+        window=WINDOW * depth,
+        depth=depth,
         keep_locked=task.policy.mark == "active",
         most_marks=MANY_MARKS if many else None,
         cursor=cursor if many else b"0",
