@@ -359,7 +359,7 @@ def test_the_idiom_sees_what_the_scan_sees(target: Target) -> None:
         scan.feed(connection._sock.recv(1 << 16))
     client.connection_pool.release(connection)
     mine, its = look(client, keys), scan.sightings()
-    assert mine.stalled == its.stalled
+    assert list(mine.stalled) == list(its.stalled)
     assert sorted(mine.locked_marks) == sorted(its.locked_marks)
     assert sorted(mine.strays) == sorted(its.strays)
     assert mine.active_scanned == its.active_scanned

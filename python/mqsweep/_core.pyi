@@ -1,6 +1,9 @@
 """The native core: the twins of `mqsweep.reply.ReplyReader` and `mqsweep.scan.Scan`."""
 
-from .scan import Sightings
+from collections.abc import Iterator
+from typing import overload
+
+from .scan import Sight, Sightings
 
 __version__: str
 build_profile: str
@@ -22,7 +25,7 @@ class Scan:
         stalled: bytes,
         active: bytes,
         base: bytes,
-        window: int = 1000,
+        window: int = 1200,
         check: int = 100,
         depth: int = 3,
         keep_locked: bool = False,
@@ -42,3 +45,20 @@ class Scan:
     @property
     def stalled_scanned(self) -> int: ...
     def sightings(self) -> Sightings: ...
+
+class Stalled:
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, at: int, /) -> Sight: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> list[Sight]: ...
+    def __iter__(self) -> Iterator[Sight]: ...
+    def part(self, marked: bool) -> Stalled: ...
+
+class Names:
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, at: int, /) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> list[bytes]: ...
+    def __iter__(self) -> Iterator[bytes]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,7 +13,8 @@ import redis.asyncio
 
 from . import inspection
 from .connect import Command, Scanner, Source, pack
-from .drive import Abandon, Commands, Request, Step, Steps, Tell, Wait
+from .drive import Abandon, Commands, Request, RoundTrip, Step, Steps, Tell, Wait
+from .errors import ProtocolError
 from .lease import new_token
 from .report import Inspection, SweepReport
 from .service import serve
@@ -37,23 +39,37 @@ class AsyncLink:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.round_trip = float("inf")
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
+        self._idle = False  # whether the scan's connection waits for the next scan
 
-    async def _ready(self, connection: Any) -> Any:
+    async def _ready(self, connection: Any, *, idle: bool) -> Any:
         if self._pid != os.getpid():  # a fork's sockets belong to the parent
             self._talk = self._read = connection = None
             self._pid = os.getpid()
+        if connection is not None and idle and await self._is_stale(connection):
+            await connection.disconnect(nowait=True)
+            connection = None
         if connection is None:
             connection = self.source.connection()
             await connection.connect()
         return connection
 
+    async def _is_stale(self, connection: Any) -> bool:
+        # the second is what older clients call it; what it reads is lost, and so is the connection then
+        look = getattr(connection, "can_read", None) or connection.can_read_destructive
+        try:
+            return bool(await look())
+        except (self.source.exceptions.ConnectionError, self.source.exceptions.TimeoutError):
+            return True
+
     async def commands(self, commands: Sequence[Command], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Send commands in one write and read their replies; see `mqsweep.connect.Link.commands`."""
-        self._talk = connection = await self._ready(self._talk)
+        self._talk = connection = await self._ready(self._talk, idle=True)
         replies: list[Any] = []
+        began = time.perf_counter()
         try:
             await connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
             if meanwhile is not None:
@@ -63,15 +79,18 @@ class AsyncLink:
                     replies.append(await connection.read_response())
                 except self.source.exceptions.ResponseError as error:
                     replies.append(error)
-        except BaseException:
+                except ValueError as error:
+                    raise self.source.exceptions.InvalidResponse(str(error)) from error
+        except BaseException as fault:
             self._talk = None
             await connection.disconnect(nowait=True)
-            raise
+            raise self.source.translate(fault, connection) from fault
+        self.round_trip = min(self.round_trip, time.perf_counter() - began)
         return replies
 
     async def step(self, scan: Scanner) -> None:
         """Write what the scan wants to send, read one chunk, feed it; see `mqsweep.connect.Link.step`."""
-        self._read = connection = await self._ready(self._read)
+        self._read = connection = await self._ready(self._read, idle=self._idle)
         try:
             outgoing = scan.outgoing()
             async with asyncio.timeout(self.source.timeout):
@@ -82,6 +101,7 @@ class AsyncLink:
             if not chunk:
                 raise self.source.exceptions.ConnectionError("Connection closed by server.")
             scan.feed(chunk)
+            self._idle = scan.done
         except BaseException as fault:
             await self.abandon()
             raise self.source.translate(fault, connection) from fault
@@ -119,6 +139,9 @@ async def drive(
     except StopIteration as end:
         result: Result = end.value
         return result
+    except ProtocolError:
+        await link.close()
+        raise
 
 
 async def _perform(request: Request, link: AsyncLink, stop: asyncio.Event | None, on_report: Listener | None) -> Any:
@@ -129,6 +152,8 @@ async def _perform(request: Request, link: AsyncLink, stop: asyncio.Event | None
             return await link.commands(commands, meanwhile)
         case Abandon():
             return await link.abandon()
+        case RoundTrip():
+            return link.round_trip
         case Tell(report):
             answer = on_report(report) if on_report else None
             return await answer if answer is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from .errors import ConfigurationError, ServerReplyError, UnsupportedQueueError
+from .errors import ConfigurationError, ProtocolError, ServerReplyError, UnsupportedQueueError, WrongTypeError
 from .keys import QueueKeys, to_bytes, to_str
 
 
@@ -93,6 +94,10 @@ def mask_url(url: str) -> str:
 
 class Scanner(Protocol):
     """The side of a scan that a connection sees."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all has been seen."""
 
     def outgoing(self) -> bytes:
         """Bytes to send now."""
@@ -196,14 +201,18 @@ class Source:
         return node if hasattr(node, "connection_kwargs") else self.client.get_redis_connection(node).connection_pool
 
     def translate(self, fault: BaseException, connection: Any) -> BaseException:
-        """The client library's own exception for what happened on a raw socket."""
+        """The exception that users know for what happened on a connection: mostly the client library's own."""
         if isinstance(fault, ServerReplyError):
             text = fault.message.decode("utf-8", "backslashreplace")
+            if text.startswith("WRONGTYPE"):
+                return WrongTypeError(text.removeprefix("WRONGTYPE "))
             return cast(Exception, connection._parser.parse_error(text))
         if isinstance(fault, TimeoutError):
             return cast(Exception, self.exceptions.TimeoutError("Timeout reading from socket"))
         if isinstance(fault, OSError):
             return cast(Exception, self.exceptions.ConnectionError(f"Error while scanning: {fault}"))
+        if isinstance(fault, self.exceptions.InvalidResponse):
+            return ProtocolError(f"the server sent something that is not RESP2: {str(fault)[:100]}")
         return fault
 
 
@@ -214,23 +223,38 @@ class Link:
 
     Args:
         source: where connections come from.
+
+    Attributes:
+        round_trip: seconds that commands took to be answered, at least.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.round_trip = float("inf")
         self._talk: Any = None
         self._read: Any = None
         self._pid = os.getpid()
+        self._idle = False  # whether the scan's connection waits for the next scan
 
-    def _ready(self, connection: Any) -> Any:
+    def _ready(self, connection: Any, *, idle: bool) -> Any:
+        """The connection, or a new one; an idle one that has come to its end, or has something to say, is dropped."""
         if self._pid != os.getpid():  # a fork's sockets belong to the parent: leave them, do not shut them down
             self._talk = self._read = None
             self._pid = os.getpid()
+            connection = None
+        if connection is not None and idle and self._is_stale(connection):
+            connection.disconnect()
             connection = None
         if connection is None:
             connection = self.source.connection()
             connection.connect()
         return connection
+
+    def _is_stale(self, connection: Any) -> bool:
+        try:
+            return bool(connection.can_read(0))
+        except (self.source.exceptions.ConnectionError, self.source.exceptions.TimeoutError):
+            return True
 
     def commands(self, commands: Sequence[Command], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Send commands in one write and read their replies.
@@ -244,9 +268,11 @@ class Link:
 
         Raises:
             redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: the outcome is unknown.
+            ProtocolError: the server sent no RESP2.
         """
-        self._talk = connection = self._ready(self._talk)
+        self._talk = connection = self._ready(self._talk, idle=True)
         replies: list[Any] = []
+        began = time.perf_counter()
         try:
             connection.send_packed_command([b"".join(map(pack, commands))], check_health=False)
             if meanwhile is not None:
@@ -256,10 +282,13 @@ class Link:
                     replies.append(connection.read_response())
                 except self.source.exceptions.ResponseError as error:
                     replies.append(error)
-        except BaseException:
+                except ValueError as error:  # a length that is no number
+                    raise self.source.exceptions.InvalidResponse(str(error)) from error
+        except BaseException as fault:
             self._talk = None
             connection.disconnect()
-            raise
+            raise self.source.translate(fault, connection) from fault
+        self.round_trip = min(self.round_trip, time.perf_counter() - began)
         return replies
 
     def step(self, scan: Scanner) -> None:
@@ -269,7 +298,7 @@ class Link:
             redis.exceptions.RedisError: the client's own class for an error reply or a fault of the connection.
             ProtocolError: the server sent no RESP2.
         """
-        self._read = connection = self._ready(self._read)
+        self._read = connection = self._ready(self._read, idle=self._idle)
         try:
             outgoing = scan.outgoing()
             if outgoing:
@@ -278,6 +307,7 @@ class Link:
             if not chunk:
                 raise self.source.exceptions.ConnectionError("Connection closed by server.")
             scan.feed(chunk)
+            self._idle = scan.done
         except BaseException as fault:
             self.abandon()
             raise self.source.translate(fault, connection) from fault

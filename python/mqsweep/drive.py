@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .connect import Command, Link, Scanner
+from .errors import ProtocolError
 from .report import SweepReport
 
 Result = TypeVar("Result")
@@ -41,6 +42,11 @@ class Abandon:
 
 
 @dataclass(frozen=True)
+class RoundTrip:
+    """Ask how long the server was to answer a command, at least; the answer is in seconds."""
+
+
+@dataclass(frozen=True)
 class Wait:
     """Wait this many seconds, or until a stop is asked for; the answer says whether it was."""
 
@@ -54,7 +60,7 @@ class Tell:
     report: SweepReport
 
 
-Request = Commands | Step | Abandon | Wait | Tell
+Request = Commands | Step | Abandon | RoundTrip | Wait | Tell
 Steps = Generator[Request, Any, Result]
 
 
@@ -87,6 +93,9 @@ def drive(
     except StopIteration as end:
         result: Result = end.value
         return result
+    except ProtocolError:
+        link.close()  # its replies may belong to other requests than it seems
+        raise
 
 
 def _perform(
@@ -102,6 +111,8 @@ def _perform(
             return link.commands(commands, meanwhile)
         case Abandon():
             return link.abandon()
+        case RoundTrip():
+            return link.round_trip
         case Tell(report):
             return on_report(report) if on_report else None
         case Wait(seconds):

@@ -13,7 +13,7 @@ CLOCK_SHARE = 0.05
 LONG_SWEEP = 5.0
 LONG_SWEEP_LEAST = 1.0
 
-_FIELDS = re.compile(rb"^(run_id|master_replid|maxmemory|evicted_keys):(\S*)", re.MULTILINE)
+_FIELDS = re.compile(rb"^(run_id|master_replid|maxmemory|evicted_keys|role|slave_read_only):(\S*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 from .connect import Command
 from .dialects import Policy
-from .drive import Commands, Step, Steps
+from .drive import Commands, RoundTrip, Step, Steps
 from .errors import UnsupportedQueueError
 from .keys import ORDER, to_str
 from .lease import Opening, look_commands, read_opening
 from .report import Inspection, StalledJob
-from .sweep import Task, new_scan, refuse
+from .sweep import REPLICA, Task, new_scan, refuse
 
 FIELDS = ("pb", "processedOn", "atm", "stc", "opts")
 CHUNK = 500
@@ -36,11 +36,9 @@ def inspect(task: Task) -> Steps[Inspection]:
     )
     opening = read_opening(looks)
     if isinstance(role, list) and role[0] in (b"slave", b"replica"):
-        raise UnsupportedQueueError(
-            "this server is a replica, where locks are seen late or not at all; connect to the primary"
-        )
+        raise UnsupportedQueueError(REPLICA)
     refuse(task, opening)
-    scan = new_scan(task, opening)
+    scan = new_scan(task, opening, (yield RoundTrip()))
     while not scan.done:
         yield Step(scan)
     seen = scan.sightings()

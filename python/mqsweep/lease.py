@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .connect import Command
-from .errors import WrongTypeError
+from .errors import ProtocolError, WrongTypeError
 from .guards import parse_info
 from .keys import QueueKeys
 
@@ -103,14 +103,26 @@ def read_opening(replies: list[Any]) -> Opening:
 
     Raises:
         WrongTypeError: the lease's key is no string.
+        ProtocolError: a reply is of another form than its command's replies are.
         redis.exceptions.ResponseError: the server refused a command that a sweep cannot do without.
     """
-    holder, ttl, time, active_type, active, marks, meta, waiting, in_paused, pro, has_meta, of_bull, info = replies
+    holder, ttl, time, active_type, active, _, meta, *signs, _ = replies
     if _is_wrong_type(holder):
         raise WrongTypeError("stalled-check is not a string; nothing was changed")
-    for reply in (holder, ttl, time, active_type):
-        if isinstance(reply, Exception):
+    for reply in (holder, ttl, time, active_type, active, meta, *signs):
+        # what is of a wrong type is refused by name, by its TYPE or by the script
+        if isinstance(reply, Exception) and not _is_wrong_type(reply):
             raise reply
+    try:
+        return _opening(replies)
+    except (TypeError, ValueError, AttributeError, IndexError) as fault:
+        raise ProtocolError("the server's replies are not those to the commands that were sent") from fault
+
+
+def _opening(replies: list[Any]) -> Opening:
+    holder, ttl, time, active_type, active, marks, meta, waiting, in_paused, pro, has_meta, of_bull, info = replies
+    if not isinstance(ttl, int) or not isinstance(holder, bytes | None):
+        raise TypeError
     paused, _, version = (None, None, None) if isinstance(meta, Exception) else meta
     return Opening(
         holder=holder,

@@ -6,11 +6,15 @@ walk), and a recovery moves elements about in active, after which a mark's recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 from .dialects import Policy
+from .scan import Sight
+
+CHUNK = 1000
+"""Jobs that become objects at once."""
 
 
 class Entry(NamedTuple):
@@ -26,12 +30,23 @@ class Entry(NamedTuple):
     distances: tuple[int, ...]
 
 
+class Sights(Protocol):
+    """Stalled jobs (`mqsweep.scan.Stalled`)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: slice, /) -> list[Sight]: ...
+
+    def part(self, marked: bool) -> Sights:
+        """Those that are marked, or those that are not."""
+
+
 class Seen(Protocol):
     """What a scan saw (`mqsweep.scan.Sightings`)."""
 
     @property
-    def stalled(self) -> Sequence[tuple[bytes, tuple[int, ...], bool]]:
-        """Ids in active without a lock, their distances, whether marked; oldest first."""
+    def stalled(self) -> Sights:
+        """Jobs in active without a lock, oldest first."""
 
     @property
     def locked_marks(self) -> Sequence[bytes]:
@@ -40,6 +55,35 @@ class Seen(Protocol):
     @property
     def strays(self) -> Sequence[bytes]:
         """Marked ids that are not in active."""
+
+
+class Entries(Sequence[Entry]):
+    """Entries of stalled jobs, made when they are asked for: a million of them at once would show.
+
+    Args:
+        sights: the jobs.
+    """
+
+    def __init__(self, sights: Sights) -> None:
+        self._sights = sights
+
+    def __len__(self) -> int:
+        return len(self._sights)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Entry]: ...
+
+    def __getitem__(self, at: int | slice) -> Entry | list[Entry]:
+        if isinstance(at, int):
+            return self[at : at + 1 or None][0]
+        return [Entry(job_id, places) for job_id, places, _ in self._sights[at]]
+
+    def __iter__(self) -> Iterator[Entry]:
+        for start in range(0, len(self), CHUNK):
+            yield from self[start : start + CHUNK]
 
 
 @dataclass(frozen=True)
@@ -55,12 +99,12 @@ class Plan:
         held: ids that would be recovered, had recoveries not been held back.
     """
 
-    mark: tuple[Entry, ...]
-    recover: tuple[Entry, ...]
-    clear: tuple[bytes, ...]
-    strays: tuple[bytes, ...]
+    mark: Sequence[Entry]
+    recover: Sequence[Entry]
+    clear: Sequence[bytes]
+    strays: Sequence[bytes]
     cover: bool
-    held: tuple[bytes, ...]
+    held: Sequence[bytes]
 
 
 def decide(seen: Seen, policy: Policy, *, hold: bool) -> Plan:
@@ -72,13 +116,12 @@ def decide(seen: Seen, policy: Policy, *, hold: bool) -> Plan:
         hold: leave recoveries out; marks and clears are still done.
     """
     cover = policy.mark == "active"
-    second = tuple(Entry(job_id, places) for job_id, places, marked in seen.stalled if marked)
-    first = tuple(Entry(job_id, places) for job_id, places, marked in seen.stalled if not marked)
+    first, second = Entries(seen.stalled.part(False)), Entries(seen.stalled.part(True))
     return Plan(
         mark=first,
         recover=() if hold else second,
-        clear=() if cover else tuple(seen.locked_marks),
-        strays=tuple(seen.strays),
+        clear=() if cover else seen.locked_marks,
+        strays=seen.strays,
         cover=cover,
-        held=tuple(entry.job_id for entry in second) if hold else (),
+        held=[entry.job_id for entry in second] if hold else (),
     )

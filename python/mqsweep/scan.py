@@ -9,9 +9,11 @@ encoded by one ``join``, and each is settled by one small number.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
-from typing import NamedTuple
+from typing import NamedTuple, Self, overload
 
 from .errors import ProtocolError, ServerReplyError
 from .reply import ReplyReader
@@ -33,21 +35,79 @@ SHORT = 1024
 _SIZES = (1000, 500, 200, 100, 50, 25, 12, 6, 3)
 
 
+Sight = tuple[bytes, tuple[int, ...], bool]
+"""An id in active without a lock, its distances from the tail (1 = the tail, ascending), and whether it is marked."""
+
+
+_Several = dict[bytes, list[int]]
+_OTHERS = bytes([1, 0]) + bytes(254)
+
+
+class Stalled(Sequence[Sight]):
+    """Stalled jobs, oldest first, kept compactly: each becomes an object when it is asked for.
+
+    Args:
+        ids: of the jobs.
+        distances: of each the one nearest to the tail.
+        marked: of each 1 or 0.
+        several: all distances of those that were seen at several.
+    """
+
+    def __init__(self, ids: list[bytes], distances: array[int], marked: bytearray, several: _Several) -> None:
+        self._ids, self._distances, self._marked, self._several = ids, distances, marked, several
+
+    @classmethod
+    def of(cls, sights: Iterable[Sight]) -> Self:
+        """The same of sights in their order."""
+        given = list(sights)
+        several = {job_id: list(places) for job_id, places, _ in given if len(places) > 1}
+        ids, marked = [sight[0] for sight in given], bytearray(sight[2] for sight in given)
+        return cls(ids, array("q", (sight[1][0] for sight in given)), marked, several)
+
+    def part(self, marked: bool) -> Stalled:
+        """Those that are marked, or those that are not."""
+        if self._marked.count(marked) == len(self):
+            return self
+        chosen = self._marked if marked else self._marked.translate(_OTHERS)
+        ids, distances = list(compress(self._ids, chosen)), array("q", compress(self._distances, chosen))
+        return Stalled(ids, distances, bytearray([marked]) * len(ids), self._several)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Sight: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Sight]: ...
+
+    def __getitem__(self, at: int | slice) -> Sight | list[Sight]:
+        if isinstance(at, slice):
+            return list(map(self._sight, self._ids[at], self._distances[at], self._marked[at]))
+        return self._sight(self._ids[at], self._distances[at], self._marked[at])
+
+    def __iter__(self) -> Iterator[Sight]:
+        return map(self._sight, self._ids, self._distances, self._marked)
+
+    def _sight(self, job_id: bytes, distance: int, marked: int) -> Sight:
+        several = self._several and self._several.get(job_id)
+        return job_id, tuple(sorted(several)) if several else (distance,), bool(marked)
+
+
 class Sightings(NamedTuple):
     """What a scan saw. An id is in one list only.
 
     Attributes:
-        stalled: ids in active without a lock, their distances from the tail (1 = the tail, ascending), and whether
-            they are marked; oldest first.
+        stalled: jobs in active without a lock, oldest first.
         locked_marks: marked ids whose lock was seen.
         strays: marked ids that a complete walk did not meet in active.
         active_scanned: elements of active that were read, doubles counted.
         stalled_scanned: marks that were read.
     """
 
-    stalled: list[tuple[bytes, tuple[int, ...], bool]]
-    locked_marks: list[bytes]
-    strays: list[bytes]
+    stalled: Stalled
+    locked_marks: Sequence[bytes]
+    strays: Sequence[bytes]
     active_scanned: int
     stalled_scanned: int
 
@@ -78,9 +138,11 @@ class Scan:
         stalled: key of the set of marks.
         active: key of the list.
         base: what precedes an id in a job's key, the colon included.
-        window: elements of active asked for at once, at most.
+        window: elements of active asked for and not read yet, at most. How long they are shows only in the reply, so
+            this bounds what a wrong guess costs: so many of the longest ids. A reply over `REPLY_GOAL` makes those
+            asked for next smaller in proportion.
         check: locks asked for at once.
-        depth: windows asked for ahead of their replies.
+        depth: into how many requests a window is parted, so that the server has the next while one is read.
         keep_locked: marks of living jobs are meant to stand (``mark="active"``): do not report them.
         most_marks: read about so many marks and no more; of the rest only those are asked for whose jobs have no
             lock. Then marks of living jobs and strays are found in slices, some each sweep.
@@ -96,7 +158,7 @@ class Scan:
         stalled: bytes,
         active: bytes,
         base: bytes,
-        window: int = 1000,
+        window: int = 1200,
         check: int = 100,
         depth: int = 3,
         keep_locked: bool = False,
@@ -106,7 +168,8 @@ class Scan:
         if min(window, check, depth) < 1:
             raise ValueError("window, check and depth must be 1 or more")
         self._stalled_key, self._active_key = stalled, active
-        self._window, self._check, self._depth = window, check, depth
+        self._check, self._depth = check, min(depth, window)
+        self._most = window // self._depth  # elements that one request asks for, at most
         self._keep_locked = keep_locked
         self._overhead = len(base) + len(b":lock")
         self._heads = [b":lock\r\n$%d\r\n%s" % (n + self._overhead, base) for n in range(SHORT)]
@@ -121,14 +184,16 @@ class Scan:
         self._marks_open = 0  # checks of marks that are not settled
         self._left = 0  # distance from which on active has not been asked for
         self._windows_open = self._windows_read = 0
-        self._size = min(FIRST_WINDOW, window)
+        self._size = min(FIRST_WINDOW, self._most)
         self._settled = self._dead = 0  # of the jobs looked at lately, and how many of them had no lock
         self._watched: dict[bytes, None] = {}  # marks whose place in active matters
         self._candidates: set[bytes] = set()  # marks without a lock
-        self._met: set[bytes] = set()  # the watched that the walk met
+        self._unmet: dict[bytes, None] = {}  # the watched that the walk did not meet
         self._locked: dict[bytes, None] = {}  # marks whose lock was seen
-        # Where an id was seen, nearly always once; never twice at one distance, for windows do not overlap.
-        self._lockless: dict[bytes, int | list[int]] = {}
+        # Where an id was seen, nearest to the tail; all places of those seen at several. Never two at one distance,
+        # for windows do not overlap.
+        self._lockless: dict[bytes, int] = {}
+        self._several: _Several = {}
         self.active_scanned = self.active_total = self.stalled_scanned = 0
         self._range_head = b"*4\r\n$6\r\nLRANGE\r\n" + _bulk(active)
         self._most_marks = most_marks
@@ -167,15 +232,14 @@ class Scan:
         """What was seen; to be asked when the scan is done."""
         if not self.done:
             raise RuntimeError("the scan is not done")
-        stalled = []
-        for job_id, seen in self._lockless.items():
-            marked = job_id in self._candidates
-            if job_id in self._locked or (not marked and job_id in self._watched):
-                continue
-            distances = (seen,) if isinstance(seen, int) else tuple(sorted(seen))
-            stalled.append((job_id, distances, marked))
-        stalled.sort(key=lambda sight: (sight[1][0], sight[0]))
-        strays = [i for i in self._watched if i not in self._met and i not in self._locked]
+        lockless, candidates = self._lockless, self._candidates
+        ids = sorted(lockless, key=lockless.__getitem__)
+        # seen with a lock at another look: locked, or watched for a place in active alone
+        if other := self._locked.keys() | (self._watched.keys() - candidates):
+            ids = [i for i in ids if i not in other]
+        distances, marked = array("q", map(lockless.__getitem__, ids)), bytearray(map(candidates.__contains__, ids))
+        stalled = Stalled(ids, distances, marked, self._several)
+        strays = [i for i in self._unmet if i not in self._locked]
         locked = [] if self._keep_locked else list(self._locked)
         return Sightings(stalled, locked, strays, self.active_scanned, self.stalled_scanned)
 
@@ -308,9 +372,9 @@ class Scan:
         if size > REPLY_GOAL:
             self._size = max(1, len(ids) * REPLY_GOAL // size)
         elif size < REPLY_GOAL // 8 and high - low + 1 >= self._size:
-            self._size = min(self._window, self._size * 4)
-        if self._watched:
-            self._met.update(self._watched.keys() & ids)
+            self._size = min(self._most, self._size * 4)
+        if self._unmet:
+            deque(map(self._unmet.__delitem__, self._unmet.keys() & ids), maxlen=0)
         self._ask_windows()
         self._ask_locks(ids, range(low + len(ids) - 1, low - 1, -1))
 
@@ -348,7 +412,7 @@ class Scan:
 
     def _sight(self, ids: list[bytes], distances: range | list[int]) -> None:
         """Remember where ids without a lock are, without a Python loop where each is met for the first time."""
-        sights: dict[bytes, int | list[int]] = dict(zip(ids, distances, strict=True))
+        sights = dict(zip(ids, distances, strict=True))
         if len(sights) == len(ids) and self._lockless.keys().isdisjoint(sights):
             self._lockless.update(sights)
             return
@@ -356,16 +420,16 @@ class Scan:
             known = self._lockless.get(job_id)
             if known is None:
                 self._lockless[job_id] = distance
-            elif isinstance(known, list):
-                known.append(distance)
             else:
-                self._lockless[job_id] = [known, distance]
+                self._lockless[job_id] = min(known, distance)
+                self._several.setdefault(job_id, [known]).append(distance)
 
     def _walk_if_ready(self) -> None:
         """The walk begins when every mark is settled: only then is it known which ids to look out for."""
         if self._marks_read and not self._marks_open and not self._walking:
             self._walking = True
             self._seen.clear()
+            self._unmet = dict.fromkeys(self._watched)
             self._settled = self._dead = 0  # how many of the marked are dead says nothing about active
             self._out.append(b"*2\r\n$4\r\nLLEN\r\n" + _bulk(self._active_key))
             self._expected.append("length")

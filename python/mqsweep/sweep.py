@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any, Literal
 
 from . import guards
 from .authority import Authority, Fenced, Outcome
 from .connect import Packed
 from .dialects import Policy
-from .drive import Abandon, Commands, Step, Steps
+from .drive import Abandon, Commands, RoundTrip, Step, Steps
 from .engine import Engine
 from .errors import UnsupportedQueueError, WrongTypeError
 from .generations import LAZY_FAILURE, UNKNOWN, Generation, generation
@@ -28,6 +30,15 @@ Phase = Literal["scan", "recover"]
 
 MANY_MARKS = 20_000
 """Marks from which on they are read in slices of about so many, a slice a sweep (``bullmq`` only)."""
+REPLICA = "this server is a replica, where locks are seen late or not at all; connect to the primary"
+WINDOW = 400
+"""Elements of active that one request asks for."""
+AHEAD, MOST_AHEAD = 3, 30
+"""Requests that are sent ahead of their replies: to a server that is near, and at most."""
+NEAR = 0.0005
+"""Seconds in which a server answers the first requests of a sweep that is no farther than this machine."""
+WORTH = 0.00005
+"""Seconds of a round trip that one more request ahead makes up for: less than the server needs for one."""
 NO_TTL = -1
 """What ``PTTL`` says of a key that never expires."""
 
@@ -159,7 +170,7 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
     ttl = sweeping_ttl(task.interval)
     if opening.ttl < 0.9 * ttl:
         yield from authority.expire(ttl)
-    scan = new_scan(task, opening, this.memory.cursor)
+    scan = new_scan(task, opening, (yield RoundTrip()), this.memory.cursor)
     renewed = time.monotonic()
     while not scan.done:
         yield Step(scan)
@@ -176,24 +187,31 @@ def _work(task: Task, this: Round, opening: Opening, authority: Authority) -> St
         return "swept"
     seen = scan.sightings()
     this.memory.cursor = scan.cursor
+    del scan  # what it knew besides takes memory
     this.vitals = guards.Vitals(opening.info, opening.server_time, this.started, seen.active_scanned, len(seen.stalled))
     held = holds_back(task.policy, opening) is not None
     yield from authority.apply(decide(seen, task.policy, hold=held))
     return "held" if held or authority.outcome.held else "swept"
 
 
-def new_scan(task: Task, opening: Opening, cursor: bytes = b"0") -> Any:
+def new_scan(task: Task, opening: Opening, round_trip: float, cursor: bytes = b"0") -> Any:
     """A scan of the task's queue, by its engine.
+
+    While a request and its reply are on their way the server must have others to work on: the farther it is, the more
+    windows are asked for ahead.
 
     BullMQ's own check marks every active job. Where it did so for a large queue, most marks are of living jobs whose
     workers take them back; so only a slice of them is read, and the rest asked for where it matters.
     """
     assert task.engine.scan is not None
+    depth = AHEAD + int(min(MOST_AHEAD - AHEAD, max(0.0, round_trip - NEAR) / WORTH))
     many = task.policy.dialect == "bullmq" and opening.marks > MANY_MARKS
     return task.engine.scan(
         stalled=task.keys.of("stalled"),
         active=task.keys.of("active"),
         base=task.keys.base + b":",
+        window=WINDOW * depth,
+        depth=depth,
         keep_locked=task.policy.mark == "active",
         most_marks=MANY_MARKS if many else None,
         cursor=cursor if many else b"0",
@@ -222,6 +240,8 @@ def refuse(task: Task, opening: Opening) -> None:
         UnsupportedQueueError: another protocol, or a part that mqsweep does not maintain.
         WrongTypeError: active is no list, or the marks are no set.
     """
+    if opening.info.get(b"role") == b"slave" and opening.info.get(b"slave_read_only") == b"0":
+        raise UnsupportedQueueError(REPLICA)  # one that takes no writes says so itself
     name = to_str(task.keys.of("active"))
     if opening.active_type == "zset":
         raise UnsupportedQueueError(
@@ -277,13 +297,14 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         this.vitals = guards.Vitals(**{**this.vitals.__dict__, "duration": duration})
         names = guards.raised(this.memory.vitals, this.vitals)
         this.memory.vitals = this.vitals
+    stalled, recovered, failed = _fates(outcome)
     return SweepReport(
         queue=task.queue,
         dialect=task.policy.dialect,
         engine=task.engine.name,
         status=status,
-        recovered=_strings(outcome.recovered),
-        failed=_strings(outcome.failed),
+        recovered=recovered,
+        failed=failed,
         marked=_strings(outcome.marked),
         cleared=_strings(outcome.cleared),
         strays=_strings(outcome.strays),
@@ -291,7 +312,7 @@ def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status:
         missed=_strings(outcome.missed),
         held=_strings(outcome.held),
         refused={to_str(job_id): reason for job_id, reason in outcome.refused.items()},
-        stalled=_strings(outcome.stalled),
+        stalled=stalled,
         guards=names,
         marks_placed=outcome.marks_placed,
         retry_after=_retry_after(opening) if status == "throttled" else None,
@@ -312,6 +333,15 @@ def _retry_after(opening: Opening) -> float | None:
     if opening.ttl == NO_TTL:
         return None
     return max(0, opening.ttl) / 1000  # it may have expired between two looks
+
+
+def _fates(outcome: Outcome) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The ids of the stalled, of the recovered and of the failed among them; each id is one object in all three."""
+    stalled, gone = _strings(outcome.stalled), set(outcome.failed)
+    if not gone:
+        return stalled, stalled, ()
+    fates = [job_id in gone for job_id in outcome.stalled]
+    return stalled, tuple(compress(stalled, map(not_, fates))), tuple(compress(stalled, fates))
 
 
 def _strings(ids: list[bytes]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 
 mod border;
 mod check;
+pub mod ids;
 pub mod reply;
 pub mod request;
 pub mod scan;
@@ -18,11 +19,14 @@ const BUILD_PROFILE: &str = if cfg!(debug_assertions) {
     "release"
 };
 
-#[pymodule]
+// Nothing is shared between two objects but what never changes, so a free-threaded interpreter needs no lock for it.
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("build_profile", BUILD_PROFILE)?;
     module.add_class::<border::ReplyReader>()?;
     module.add_class::<border::Scan>()?;
+    module.add_class::<border::Stalled>()?;
+    module.add_class::<border::Names>()?;
     Ok(())
 }

@@ -2,14 +2,13 @@
 //!
 //! The twin of `python/mqsweep/scan.py`: fed the same bytes both send and say the same.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-
-use indexmap::IndexSet;
+use std::collections::VecDeque;
 
 use crate::check::Check;
+use crate::ids::{CANDIDATE, Ids, LOCKED, MET, READ, WATCHED};
 use crate::reply::{Fault, ReplyReader};
 use crate::request;
-use crate::sightings::{Places, Sightings};
+use crate::sightings::Sightings;
 
 const MARKS: &[u8] = b"1000";
 const MARKS_MOST: usize = 1 << 24;
@@ -19,8 +18,6 @@ const PIECES: usize = 8;
 
 const MEMORY: u64 = 16_384;
 const SIZES: [usize; 9] = [1000, 500, 200, 100, 50, 25, 12, 6, 3];
-
-type Id = Box<[u8]>;
 
 /// What to look at, and how.
 #[derive(Debug)]
@@ -57,8 +54,6 @@ pub struct Scan {
     expected: VecDeque<Asked>,
     replies: ReplyReader,
     fault: Option<Fault>,
-    /// Marks read; empty once the walk has begun.
-    seen: HashSet<Id>,
     /// Some marks are not read.
     slice: bool,
     pub cursor: Vec<u8>,
@@ -66,16 +61,23 @@ pub struct Scan {
     walking: bool,
     marks_open: usize,
     left: u64,
+    /// Windows asked for ahead of their replies.
+    depth: usize,
+    /// Elements that one request asks for, at most.
+    most: usize,
     windows_open: usize,
     windows_read: usize,
     size: usize,
     settled_lately: u64,
     dead_lately: u64,
-    watched: IndexSet<Id>,
-    candidates: HashSet<Id>,
-    met: HashSet<Id>,
-    locked: IndexSet<Id>,
-    lockless: HashMap<Id, Places>,
+    /// Ids that matter: marks, and those in active without a lock.
+    ids: Ids,
+    /// Numbers of ids, as they came; of marks without a lock how many.
+    watched: Vec<usize>,
+    locked: Vec<usize>,
+    candidates: usize,
+    /// What was seen, once it was asked for.
+    sightings: Option<Sightings>,
     pub active_scanned: u64,
     pub active_total: u64,
     pub stalled_scanned: usize,
@@ -83,7 +85,8 @@ pub struct Scan {
 
 impl Scan {
     pub fn new(settings: Settings) -> Self {
-        let size = FIRST_WINDOW.min(settings.window);
+        let depth = settings.depth.min(settings.window);
+        let most = settings.window / depth;
         let cursor = settings.cursor.clone();
         let mut scan = Self {
             settings,
@@ -91,23 +94,24 @@ impl Scan {
             expected: VecDeque::new(),
             replies: ReplyReader::default(),
             fault: None,
-            seen: HashSet::new(),
             slice: cursor != b"0",
             cursor: cursor.clone(),
             marks_read: false,
             walking: false,
             marks_open: 0,
             left: 0,
+            depth,
+            most,
             windows_open: 0,
             windows_read: 0,
-            size,
+            size: FIRST_WINDOW.min(most),
             settled_lately: 0,
             dead_lately: 0,
-            watched: IndexSet::new(),
-            candidates: HashSet::new(),
-            met: HashSet::new(),
-            locked: IndexSet::new(),
-            lockless: HashMap::new(),
+            ids: Ids::default(),
+            watched: Vec::new(),
+            locked: Vec::new(),
+            candidates: 0,
+            sightings: None,
             active_scanned: 0,
             active_total: 0,
             stalled_scanned: 0,
@@ -137,28 +141,24 @@ impl Scan {
     }
 
     /// What was seen; nothing while the scan is not done.
-    pub fn sightings(&self) -> Option<Sightings<'_>> {
+    pub fn sightings(&mut self) -> Option<Sightings> {
         if !self.done() {
             return None;
         }
-        let mut stalled = Vec::with_capacity(self.lockless.len());
-        for (id, places) in &self.lockless {
-            let marked = self.candidates.contains(id);
-            if self.locked.contains(id) || (!marked && self.watched.contains(id)) {
-                continue;
-            }
-            stalled.push((&**id, places, marked));
+        if self.sightings.is_none() {
+            let (ids, watched) = (
+                std::mem::take(&mut self.ids),
+                std::mem::take(&mut self.watched),
+            );
+            let locked = std::mem::take(&mut self.locked);
+            self.sightings = Some(Sightings::new(
+                ids,
+                watched,
+                locked,
+                self.settings.keep_locked,
+            ));
         }
-        stalled.sort_unstable_by_key(|(id, places, _)| (places.first(), *id));
-        let is_stray = |id: &&Id| !self.met.contains(*id) && !self.locked.contains(*id);
-        let strays = self.watched.iter().filter(is_stray);
-        let kept = self.settings.keep_locked;
-        let locked = self.locked.iter().filter(|_| !kept);
-        Some(Sightings {
-            stalled,
-            locked_marks: locked.map(|id| &**id).collect(),
-            strays: strays.map(|id| &**id).collect(),
-        })
+        self.sightings.clone()
     }
 
     fn ask_marks(&mut self, cursor: &[u8]) {
@@ -171,11 +171,7 @@ impl Scan {
 
     fn ask_windows(&mut self) {
         // how long ids are shows in the first reply
-        let depth = if self.windows_read > 0 {
-            self.settings.depth
-        } else {
-            1
-        };
+        let depth = if self.windows_read > 0 { self.depth } else { 1 };
         while self.left > 0 && self.windows_open < depth {
             let low = self.left.saturating_sub(self.size as u64 - 1).max(1);
             let (from, to) = (format!("-{}", self.left), format!("-{low}"));
@@ -270,7 +266,8 @@ impl Scan {
                     return Err(Fault::Protocol(text));
                 }
                 for index in (0..check.len()).filter(|index| flags[*index]) {
-                    self.candidates.insert(check.id(index).into());
+                    let number = self.ids.number(check.id(index));
+                    self.candidates += usize::from(self.ids.set(number, CANDIDATE));
                 }
             }
         }
@@ -281,8 +278,8 @@ impl Scan {
         let mut fresh = Vec::new();
         for range in ranges {
             let id = self.replies.element(range);
-            if !self.seen.contains(id) {
-                self.seen.insert(id.into());
+            let number = self.ids.number(id);
+            if self.ids.set(number, READ) {
                 fresh.push(range);
             }
         }
@@ -317,12 +314,12 @@ impl Scan {
         if size > REPLY_GOAL {
             self.size = (ranges.len() * REPLY_GOAL / size).max(1);
         } else if size < REPLY_GOAL / 8 && high - low + 1 >= self.size as u64 {
-            self.size = (self.size * 4).min(self.settings.window);
+            self.size = (self.size * 4).min(self.most);
         }
         if !self.watched.is_empty() {
             for id in ranges.iter().map(|range| self.replies.element(range)) {
-                if self.watched.contains(id) && !self.met.contains(id) {
-                    self.met.insert(id.into());
+                if let Some(number) = self.ids.find(id) {
+                    self.ids.set(number, MET);
                 }
             }
         }
@@ -374,27 +371,31 @@ impl Scan {
         }
         let ids = (0..check.len()).map(|index| check.id(index));
         match (check.first, alive) {
-            (None, true) if self.settings.keep_locked => self.watched.extend(ids.map(Id::from)),
-            (None, true) => self.locked.extend(ids.map(Id::from)),
-            (None, false) => {
+            (None, alive) => {
                 for id in ids {
-                    self.watched.insert(id.into());
-                    self.candidates.insert(id.into());
+                    let number = self.ids.number(id);
+                    if !alive {
+                        self.candidates += usize::from(self.ids.set(number, CANDIDATE));
+                    }
+                    if alive && !self.settings.keep_locked {
+                        self.lock(number);
+                    } else if self.ids.set(number, WATCHED) {
+                        self.watched.push(number);
+                    }
                 }
             }
             (Some(first), false) => {
                 for (distance, id) in (0..=first).rev().zip(ids) {
-                    if let Some(places) = self.lockless.get_mut(id) {
-                        places.add(distance);
-                    } else {
-                        self.lockless.insert(id.into(), Places::One(distance));
-                    }
+                    let number = self.ids.number(id);
+                    self.ids.see(number, distance);
                 }
             }
-            (Some(_), true) if !self.candidates.is_empty() => {
+            (Some(_), true) if self.candidates > 0 => {
                 for id in ids {
-                    if self.candidates.contains(id) {
-                        self.locked.insert(id.into());
+                    if let Some(number) = self.ids.find(id)
+                        && self.ids.is(number, CANDIDATE)
+                    {
+                        self.lock(number);
                     }
                 }
             }
@@ -402,11 +403,17 @@ impl Scan {
         }
     }
 
+    /// The lock of a mark was seen.
+    fn lock(&mut self, number: usize) {
+        if self.ids.set(number, LOCKED) {
+            self.locked.push(number);
+        }
+    }
+
     /// The walk begins when every mark is settled: only then is it known which ids to look out for.
     fn walk_if_ready(&mut self) {
         if self.marks_read && self.marks_open == 0 && !self.walking {
             self.walking = true;
-            self.seen = HashSet::new();
             // how many of the marked are dead says nothing about active
             (self.settled_lately, self.dead_lately) = (0, 0);
             request::command(&mut self.out, &[b"LLEN", &self.settings.active]);

@@ -1,49 +1,38 @@
-//! What a scan saw. It borrows from the scan: at a million stalled jobs a copy would show.
+//! What a scan saw, kept compactly: ids by number.
 
-/// Distances from the tail at which an id was seen: nearly always one; no two alike, for windows do not overlap.
-#[derive(Debug)]
-pub enum Places {
-    One(u64),
-    Many(Vec<u64>),
-}
+use std::sync::Arc;
 
-impl Places {
-    /// It was seen there as well.
-    pub fn add(&mut self, distance: u64) {
-        match self {
-            Self::One(known) => *self = Self::Many(vec![*known, distance]),
-            Self::Many(known) => known.push(distance),
-        }
-    }
-
-    /// The one nearest to the tail.
-    pub fn first(&self) -> u64 {
-        match self {
-            Self::One(distance) => *distance,
-            Self::Many(known) => known.iter().copied().min().unwrap_or_default(),
-        }
-    }
-
-    /// All of them, ascending.
-    pub fn ascending(&self) -> Vec<u64> {
-        match self {
-            Self::One(distance) => vec![*distance],
-            Self::Many(known) => {
-                let mut distances = known.clone();
-                distances.sort_unstable();
-                distances
-            }
-        }
-    }
-}
-
-/// A stalled job: its id, where it was seen, whether it is marked.
-pub type Sight<'a> = (&'a [u8], &'a Places, bool);
+use crate::ids::{self, Ids};
 
 /// What a scan saw. An id is in one list only.
-#[derive(Debug)]
-pub struct Sightings<'a> {
-    pub stalled: Vec<Sight<'a>>,
-    pub locked_marks: Vec<&'a [u8]>,
-    pub strays: Vec<&'a [u8]>,
+#[derive(Clone, Debug)]
+pub struct Sightings {
+    pub ids: Arc<Ids>,
+    /// Numbers of ids in active without a lock, oldest first.
+    pub stalled: Arc<Vec<usize>>,
+    /// Of marked ids whose lock was seen.
+    pub locked_marks: Arc<Vec<usize>>,
+    /// Of marked ids that a complete walk did not meet.
+    pub strays: Arc<Vec<usize>>,
+}
+
+impl Sightings {
+    /// Sum up a walk that is complete.
+    pub fn new(mut ids: Ids, watched: Vec<usize>, locked: Vec<usize>, keep_locked: bool) -> Self {
+        ids.settle();
+        let is_stalled = |&number: &usize| {
+            let kept = ids.is(number, ids::WATCHED) && !ids.is(number, ids::CANDIDATE);
+            ids.distance(number) > 0 && !ids.is(number, ids::LOCKED) && !kept
+        };
+        let mut stalled: Vec<_> = (0..ids.len()).filter(is_stalled).collect();
+        stalled.sort_unstable_by_key(|&number| ids.distance(number)); // no two alike
+        let mut strays = watched;
+        strays.retain(|&number| !ids.is(number, ids::MET) && !ids.is(number, ids::LOCKED));
+        Self {
+            ids: Arc::new(ids),
+            stalled: Arc::new(stalled),
+            locked_marks: Arc::new(if keep_locked { Vec::new() } else { locked }),
+            strays: Arc::new(strays),
+        }
+    }
 }

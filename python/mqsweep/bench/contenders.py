@@ -19,7 +19,7 @@ from ..errors import ConfigurationError
 from ..keys import QueueKeys
 from ..lease import new_token, sweeping_ttl, take_commands
 from ..plan import decide
-from ..scan import Sightings
+from ..scan import Sightings, Stalled
 from ..script import script_source
 from ..sweeper import Sweeper
 from . import BenchError
@@ -200,7 +200,7 @@ def look(client: Any, keys: QueueKeys) -> Sightings:
     stalled = [(i, tuple(sorted(where)), i in candidates) for i, where in lockless.items()]
     stalled.sort(key=lambda sight: sight[1][0])
     locked = [i for i in marks if i not in candidates]
-    return Sightings(stalled, locked, [i for i in candidates if i not in met], scanned, len(marks))
+    return Sightings(Stalled.of(stalled), locked, [i for i in candidates if i not in met], scanned, len(marks))
 
 
 def _lockless(
