@@ -19,12 +19,13 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from .admission import holds_back, refuse
 from .aio import AsyncSweeper, drive
 from .drive import Commands, Steps
 from .errors import ConfigurationError
 from .lease import look_commands, new_token, read_opening
 from .report import SweepReport
-from .sweep import Round, Task, holds_back, refuse, sweep
+from .sweep import Round, Task, sweep
 
 log = logging.getLogger("mqsweep")
 
@@ -198,7 +199,7 @@ class _Sweeper(AsyncSweeper):
 
 def _sweep_unless_held(task: Task, this: Round) -> Steps[SweepReport | None]:
     opening = read_opening((yield Commands(look_commands(task.keys))))
-    refuse(task, opening)
+    refuse(task.policy, task.keys, opening)
     if holds_back(task.policy, opening):
         return None
     return (yield from sweep(task, this))

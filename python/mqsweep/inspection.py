@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from .admission import REPLICA, refuse
 from .connect import Command
 from .dialects import Policy
 from .drive import Commands, RoundTrip, Step, Steps
@@ -14,7 +15,7 @@ from .errors import UnsupportedQueueError
 from .keys import ORDER, to_str
 from .lease import Opening, look_commands, read_opening
 from .report import Inspection, StalledJob
-from .sweep import REPLICA, Task, new_scan, refuse
+from .sweep import Task, new_scan
 
 FIELDS = ("pb", "processedOn", "atm", "stc", "opts")
 CHUNK = 500
@@ -37,7 +38,7 @@ def inspect(task: Task) -> Steps[Inspection]:
     opening = read_opening(looks)
     if isinstance(role, list) and role[0] in (b"slave", b"replica"):
         raise UnsupportedQueueError(REPLICA)
-    refuse(task, opening)
+    refuse(task.policy, task.keys, opening)
     scan = new_scan(task, opening, (yield RoundTrip()))
     while not scan.done:
         yield Step(scan)

@@ -13,13 +13,13 @@ from operator import not_
 from typing import Any, Literal
 
 from . import guards
+from .admission import holds_back, refuse
 from .authority import Authority, Fenced, Outcome
 from .connect import Packed
 from .dialects import Policy
 from .drive import Abandon, Commands, RoundTrip, Step, Steps
 from .engine import Engine
-from .errors import UnsupportedQueueError, WrongTypeError
-from .generations import LAZY_FAILURE, UNKNOWN, Generation, generation
+from .generations import UNKNOWN
 from .keys import QueueKeys, to_str
 from .lease import Opening, look_commands, read_opening, sweeping_ttl, take_commands
 from .plan import decide
@@ -30,7 +30,6 @@ Phase = Literal["scan", "recover"]
 
 MANY_MARKS = 20_000
 """Marks from which on they are read in slices of about so many, a slice a sweep (``bullmq`` only)."""
-REPLICA = "this server is a replica, where locks are seen late or not at all; connect to the primary"
 WINDOW = 400
 """Elements of active that one request asks for."""
 AHEAD, MOST_AHEAD = 3, 30
@@ -129,7 +128,7 @@ def sweep(task: Task, this: Round) -> Steps[SweepReport]:
     authority = _authority(task, this)
     outcome = authority.outcome
     try:
-        refuse(task, opening)
+        refuse(task.policy, task.keys, opening)
     except Exception:
         if taken is not None:  # the lease was free: leave the queue as it was found
             yield from _give_up(authority, 0)
@@ -233,63 +232,6 @@ def _give_up(authority: Authority, ttl: int) -> Steps[None]:
         return
 
 
-def refuse(task: Task, opening: Opening) -> None:
-    """Refuse a queue that must not be touched.
-
-    Raises:
-        UnsupportedQueueError: another protocol, or a part that mqsweep does not maintain.
-        WrongTypeError: active is no list, or the marks are no set.
-    """
-    if opening.info.get(b"role") == b"slave" and opening.info.get(b"slave_read_only") == b"0":
-        raise UnsupportedQueueError(REPLICA)  # one that takes no writes says so itself
-    name = to_str(task.keys.of("active"))
-    if opening.active_type == "zset":
-        raise UnsupportedQueueError(
-            f"{name!r} is a sorted set: this is an EchoMQ 2 queue, which has leases instead of locks; "
-            "mqsweep sweeps EchoMQ 1 and BullMQ"
-        )
-    if opening.active_type not in ("list", "none"):
-        raise WrongTypeError(f"{name!r} is a {opening.active_type}, not a list; nothing was changed")
-    if not opening.stalled_is_set:
-        raise WrongTypeError(f"{to_str(task.keys.of('stalled'))!r} is not a set; nothing was changed")
-    if task.policy.dialect != "bullmq":
-        return
-    if opening.pro:
-        raise UnsupportedQueueError(
-            f"{to_str(task.keys.base)!r} has groups of BullMQ Pro, whose state a recovery would have to maintain; "
-            "leave this queue to its own stalled check"
-        )
-    if opening.bull:
-        raise UnsupportedQueueError(
-            f"{to_str(task.keys.base)!r} is a queue of Bull, BullMQ's predecessor, whose jobs have other fields; "
-            "leave this queue to its own stalled check, or move it to BullMQ"
-        )
-    owner = generation_of(task.policy, opening)
-    if owner.eager:
-        raise UnsupportedQueueError(
-            f"{to_str(task.keys.base)!r} is of {owner}, which fails jobs inside its stalled check; "
-            f"supported from {'.'.join(map(str, LAZY_FAILURE))} on; leave this queue to its own stalled check, "
-            "or upgrade its workers"
-        )
-
-
-def generation_of(policy: Policy, opening: Opening) -> Generation:
-    """Which BullMQ the queue belongs to."""
-    return generation(
-        policy, opening.version, paused=opening.paused, waiting=opening.waiting, in_paused=opening.in_paused
-    )
-
-
-def holds_back(policy: Policy, opening: Opening) -> str | None:
-    """Why recoveries must wait, if they must: a paused BullMQ queue of which nobody knows where it keeps its jobs.
-
-    BullMQ 6 leaves them in ``wait``, 5 has them in ``paused``; a job pushed to the wrong list is stranded.
-    """
-    if policy.dialect != "bullmq" or not opening.paused:
-        return None
-    return UNKNOWN if generation_of(policy, opening).paused_list is None else None
-
-
 def _report(task: Task, this: Round, opening: Opening, outcome: Outcome, status: Status) -> SweepReport:
     duration = time.monotonic() - this.started
     names: tuple[str, ...] = ()
@@ -351,7 +293,7 @@ def _strings(ids: list[bytes]) -> tuple[str, ...]:
 def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
     """The whole sweep in one call of the script: O(active), and Redis serves nobody meanwhile."""
     opening = read_opening((yield Commands(look_commands(task.keys))))
-    refuse(task, opening)
+    refuse(task.policy, task.keys, opening)
     began = time.monotonic()
     failed, recovered, status, left, held = yield from evaluate(
         Packed.of(task.keys.script_keys),

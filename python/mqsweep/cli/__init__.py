@@ -1,4 +1,4 @@
-"""The command ``mqsweep``: demo, sweep, run, inspect, bench."""
+"""The command ``mqsweep``: demo, sweep, run, inspect, queues, doctor, bench."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ def _command(options: argparse.Namespace) -> Exit:
             from .run import run
 
             return run(options)
+        case "queues":
+            from .survey import queues
+
+            return queues(options)
+        case "doctor":
+            from .survey import doctor
+
+            return doctor(options)
         case "bench":
             from .bench import bench
 

@@ -187,7 +187,7 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     add("--interval", type=duration, default=2.0, metavar="TIME", help="between two sweeps (default: 2s)")
 
 
-Command = Literal["demo", "sweep", "run", "inspect"]
+Command = Literal["demo", "sweep", "run", "inspect", "queues", "doctor"]
 
 _COMMANDS: dict[Command, tuple[str, str]] = {
     "demo": (
@@ -211,6 +211,17 @@ _COMMANDS: dict[Command, tuple[str, str]] = {
         "Lists the active jobs without a lock, oldest first; writes nothing, takes no lease. "
         + _JSON.format(what="queue"),
     ),
+    "queues": (
+        "the queues that are there, and how each is",
+        "Finds queues with SCAN and says of each: dialect, release and how it was told, jobs, and who holds the lease. "
+        "Changes nothing. " + _JSON.format(what="queue"),
+    ),
+    "doctor": (
+        "can this Redis, and these queues, be swept well",
+        "Looks at versions, role, eviction, rights, clock and engine, and at the queues named (without a name: at all "
+        "that are found, from outside). Each finding has its remedy; exit 1 if any is serious. Changes nothing. "
+        + _JSON.format(what="finding"),
+    ),
 }
 
 
@@ -232,6 +243,9 @@ def parser_of() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=short, description=long, allow_abbrev=False)
         if name == "demo":
             _demo_options(sub)
+        elif name == "queues":
+            sub.add_argument("queues", nargs="*", metavar="PATTERN", help="only these, e.g. 'mail*' (default: all)")
+            sub.add_argument("--timeout", type=duration, metavar="TIME", help="wait for a reply (default: 10s)")
         else:
             _queue_options(sub)
         if name == "sweep":
@@ -265,7 +279,7 @@ def _complete(options: argparse.Namespace) -> None:
     if options.command in ("demo", "bench"):
         return
     command = f"mqsweep {options.command}"
-    if not options.queues:
+    if not options.queues and options.command not in ("queues", "doctor"):
         raise _UsageError(f"which queue? Name it: {command} QUEUE [QUEUE ...]", command)
     for name in options.queues:
         if "://" in name:

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ..connect import Link, Source
 from ..dialects import base_of, dialect_of
+from ..discover import command_for, look_alikes
 from ..keys import QueueKeys, to_str
 from ..sweep import Progress
 from ..sweeper import Sweeper
@@ -26,6 +28,7 @@ class Queue:
         dialect: whose queue.
         sweeper: for it.
         keys: where it lies.
+        url: of the server.
         ticker: shows its progress, where somebody wants to see it.
     """
 
@@ -33,6 +36,7 @@ class Queue:
     dialect: str
     sweeper: Sweeper
     keys: QueueKeys
+    url: str
     ticker: Ticker | None = field(default=None)
 
     def missing(self) -> bool:
@@ -48,6 +52,9 @@ class Queue:
             f"{escape(self.name)}: no such queue: Redis has no key of {base}:* that a queue has; "
             "check the name, --dialect, --prefix and --no-hash-tag"
         )
+        with linked(self.url) as link:
+            for alike in look_alikes(link, self.keys, self.name):
+                say(f"there is {escape(alike, 200)}: name it by {escape(command_for(alike), 200)}")
         return True
 
     def _progress(self, progress: Progress) -> None:
@@ -62,6 +69,22 @@ class Queue:
                 yield
             finally:
                 self.ticker = None
+
+
+@contextlib.contextmanager
+def linked(url: str, timeout: float | None = None) -> Iterator[Link]:
+    """A connection to the server, for commands.
+
+    Args:
+        url: of the server.
+        timeout: seconds that a reply may take; ``None`` = 10.
+    """
+    source = Source(url, QueueKeys(b"mqsweep"), 10.0 if timeout is None else timeout)
+    try:
+        with Link(source) as link:
+            yield link
+    finally:
+        source.client.close()
 
 
 @contextlib.contextmanager
@@ -80,7 +103,7 @@ def opened(options: argparse.Namespace) -> Iterator[list[Queue]]:
             sweeper = Sweeper(options.url, name, **given, on_progress=_teller(slot))
             stack.callback(sweeper.close)
             keys = base_of(dialect, name, given.get("prefix"), given.get("hash_tag"))
-            slot.append(Queue(name, dialect.name, sweeper, keys))
+            slot.append(Queue(name, dialect.name, sweeper, keys, options.url))
             queues += slot
         yield queues
 
