@@ -254,7 +254,7 @@ def bullmq_queue(client: redis.Redis, *dead: bytes) -> EchoQueue:
     return queue
 
 
-@pytest.mark.parametrize("version", [None, "bullmq:5.81.3"])
+@pytest.mark.parametrize("version", [None, "bullmq:7.0.0"])
 def test_paused_after_the_look_holds_the_recoveries(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, looking: str, version: str | None
 ) -> None:

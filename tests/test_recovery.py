@@ -75,13 +75,13 @@ def test_calls_shrink_on_a_slow_server(looking: str) -> None:
 
 @contextlib.contextmanager
 def hampered(pid: int) -> Iterator[None]:
-    """A process that runs for a millisecond and then stands still for four, again and again."""
+    """A process that runs for a millisecond and then stands still for twenty, again and again."""
     over = threading.Event()
 
     def hamper() -> None:
         while not over.wait(0.001):
             os.kill(pid, signal.SIGSTOP)
-            over.wait(0.004)
+            over.wait(0.02)
             os.kill(pid, signal.SIGCONT)
 
     thread = threading.Thread(target=hamper)
