@@ -75,7 +75,8 @@ def test_built_in_checks_rest_while_mqsweep_holds_the_lease_and_are_back_when_it
 @pytest.mark.parametrize(("server", "why"), [("redis", "held"), ("valkey", "refused")], indirect=["server"])
 def test_where_mqsweep_does_not_recover_the_built_in_checks_do(fleet: Fleet, package: str, why: str) -> None:
     """It holds no lease there, and leaves the checks the queue as they are used to it (I9)."""
-    dead = fleet.lose(package, 2, fleet.control(package), skipStalledCheck=True)
+    fleet.control(package).add(2)
+    dead = fleet.take_and_die(package, 2)
     fleet.client.hdel(fleet.key("meta"), "version")
     if why == "held":  # paused, and nothing says which BullMQ owns it
         fleet.client.hset(fleet.key("meta"), "paused", 1)
