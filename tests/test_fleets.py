@@ -178,10 +178,7 @@ def test_child_past_the_ceiling_fails_its_parent(fleet: Fleet, package: str, by:
     program = fleet.control(package)
     tree = program("flow", "add", {"name": "whole", "queueName": "q", "data": {}, "children": [child]})
     family = {tree["id"], tree["children"][0]["id"]}
-    doomed = fleet.hire(package, "hang", skipStalledCheck=True)
-    doomed.wait_for(lambda: doomed.count("active") == 1)
-    doomed.kill()
-    fleet.hands.remove(doomed)
+    fleet.take_and_die(package, 1)
     if by == "mqsweep":
         fleet.sweep(INTERVAL, "--max-stalled-count", "0")
     fleet.hire(package, maxStalledCount=0, skipStalledCheck=by == "mqsweep")
@@ -205,15 +202,7 @@ def test_queue_that_is_paused_and_resumed_while_jobs_are_recovered(fleet: Fleet,
     fleet.until_ready()
     late = program.add(10)
     kept = "paused" if package == "bullmq5" else "wait"
-    if package == "bullmq6":
-        until(lambda: set(dead) <= set(fleet.ids(kept)), PATIENCE, 0.01)
-    else:  # there, or left where they are until the queue is resumed
-
-        def settled() -> bool:
-            held = any(set(report["held"]) >= set(dead) for report in service.reports())
-            return held or set(dead) <= set(fleet.ids(kept))
-
-        until(settled, PATIENCE, 0.01)
+    until(lambda: set(dead) <= set(fleet.ids(kept)), PATIENCE, 0.01)
     assert set(late) <= set(fleet.ids(kept))
     assert not {*dead, *late} & set(fleet.ids("completed"))
     everything = {*dead, *late, *fleet.ids(kept)}
@@ -234,10 +223,7 @@ def test_worker_blocked_on_the_marker_wakes(fleet: Fleet, package: str, most: in
     if most:
         program("queue", "setGlobalConcurrency", most)
     ids = program.add(2 if most else 1)
-    doomed = fleet.hire(package, "hang", skipStalledCheck=True)
-    doomed.wait_for(lambda: doomed.count("active") == 1)
-    doomed.kill()
-    fleet.hands.remove(doomed)
+    fleet.take_and_die(package, 1)
     idle = fleet.hire(package, skipStalledCheck=True, drainDelay=120)
     idle.wait_for(lambda: any(each["cmd"] == "bzpopmin" for each in fleet.client.client_list()))
     assert idle.count("active") == 0

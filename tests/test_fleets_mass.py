@@ -13,6 +13,10 @@ from support.cases import until
 from support.fleet import PYTHON, Fleet, Hand
 
 OFTEN = 20
+"""Stalls that a job survives."""
+
+HOLD = 150
+"""Jobs in one worker's hands. (One with 400 takes so long over each that it loses its own locks.)"""
 
 
 def add(fleet: Fleet, count: int) -> set[str]:
@@ -21,7 +25,7 @@ def add(fleet: Fleet, count: int) -> set[str]:
     program("queue", "setGlobalConcurrency", 100_000)  # a call that waits until the queue has written its settings
     ids: set[str] = set()
     while len(ids) < count:
-        ids.update(program.add(min(1_000, count - len(ids)), {"ms": 300}))
+        ids.update(program.add(min(1_000, count - len(ids)), {"ms": 500}))
     return ids
 
 
@@ -53,13 +57,13 @@ def locks(fleet: Fleet) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize(
-    ("count", "workers", "hold", "deaths"),
-    [(2_000, 3, 200, 2), pytest.param(20_000, 5, 400, 8, marks=pytest.mark.slow)],
+    ("count", "workers", "deaths", "lock"),
+    [(2_000, 3, 2, 3_000), pytest.param(20_000, 5, 8, 5_000, marks=pytest.mark.slow)],
 )
 def test_all_jobs_are_completed_however_many_lose_their_worker(
-    fleet: Fleet, count: int, workers: int, hold: int, deaths: int
+    fleet: Fleet, count: int, workers: int, deaths: int, lock: int
 ) -> None:
-    options = {"concurrency": hold, "maxStalledCount": OFTEN, "lockDuration": 2_000}
+    options = {"concurrency": HOLD, "maxStalledCount": OFTEN, "lockDuration": lock}
     service = fleet.sweep(0.5, "--max-stalled-count", str(OFTEN))
     fleet.until_held(service)
     ids = add(fleet, count)
@@ -71,7 +75,7 @@ def test_all_jobs_are_completed_however_many_lose_their_worker(
     for death in range(deaths):
         # spread over the first half of the work
         until(lambda death=death: done(fleet) >= count * death // (2 * deaths), PATIENCE)
-        lost += kill_one(fleet, hold // 2, **options)
+        lost += kill_one(fleet, HOLD // 2, **options)
     until(lambda: done(fleet) == count, 10 * PATIENCE, 0.05)
     took = time.monotonic() - began
     until(lambda: not fleet.client.exists(fleet.key("stalled")), PATIENCE, 0.01)
@@ -91,7 +95,7 @@ def test_all_jobs_are_completed_however_many_lose_their_worker(
     for job_id in sorted(ids):
         pipe.hget(fleet.key(job_id), "stc")
     assert recovered == Counter({i: int(n) for i, n in zip(sorted(ids), pipe.execute(), strict=True) if n})
-    assert len(lost) >= deaths * hold // 2
+    assert len(lost) >= deaths * HOLD // 3
     longest = max(report["longest_call"] for report in reports)
     print(
         f"{count} jobs, {deaths} deaths with {len(lost)} jobs, {recovered.total()} recovered in "

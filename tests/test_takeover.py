@@ -10,7 +10,7 @@ import pytest
 
 from support.bullmq_worker import PATIENCE
 from support.cases import until
-from support.fleet import PYTHON, Fleet, for_nodes
+from support.fleet import PYTHON, Fleet
 from support.fleet_watch import watch_on
 
 WORKERS = {"bullmq5": 200, "bullmq6": 300, PYTHON: 450}
@@ -71,11 +71,15 @@ def test_built_in_checks_rest_while_mqsweep_holds_the_lease_and_are_back_when_it
     assert not [event for hand in crew for event in hand.events if event["event"] == "error"]
 
 
-@for_nodes
-@pytest.mark.parametrize(("server", "why"), [("redis", "held"), ("valkey", "refused")], indirect=["server"])
+@pytest.mark.parametrize(
+    ("server", "package", "why"),
+    [("redis", "bullmq5", "held"), ("valkey", "bullmq6", "held"), ("redis", "bullmq6", "refused")],
+    indirect=["server"],
+)
 def test_where_mqsweep_does_not_recover_the_built_in_checks_do(fleet: Fleet, package: str, why: str) -> None:
     """It holds no lease there, and leaves the checks the queue as they are used to it (I9)."""
-    dead = fleet.lose(package, 2, fleet.control(package), skipStalledCheck=True)
+    fleet.control(package).add(2)
+    dead = fleet.take_and_die(package, 2)
     fleet.client.hdel(fleet.key("meta"), "version")
     if why == "held":  # paused, and nothing says which BullMQ owns it
         fleet.client.hset(fleet.key("meta"), "paused", 1)

@@ -229,9 +229,17 @@ class Fleet:
         hand.wait_for(lambda: hand.count("ready") == 1)
         return hand
 
-    def lose(self, package: str, count: int, program: Control, **options: Any) -> list[str]:
+    def take_and_die(self, package: str, count: int) -> list[str]:
+        """A new worker takes so many jobs of those that wait, and is killed."""
+        doomed = self.hire(package, "hang", concurrency=count, skipStalledCheck=True)
+        doomed.wait_for(lambda: doomed.count("active") == count)
+        doomed.kill()
+        self.hands.remove(doomed)
+        return doomed.ids("active")
+
+    def lose(self, package: str, count: int, program: Control) -> list[str]:
         """A new worker takes so many jobs of those that are added, and is killed; the others have the rest to do."""
-        doomed = self.hire(package, "hang", **{"concurrency": count, "stalledInterval": 60_000, **options})
+        doomed = self.hire(package, "hang", concurrency=count, stalledInterval=60_000)
         while doomed.count("active") < count:
             program.add(count, {"ms": 10})
             until(lambda: doomed.count("active") == count or not self.ids("wait"), PATIENCE)
@@ -268,8 +276,9 @@ class Fleet:
     def ids(self, name: str) -> list[str]:
         """The jobs in a list, a set or a sorted set of the queue, and none where there is nothing."""
         key = self.key(name)
-        read = {b"list": "LRANGE", b"zset": "ZRANGE"}.get(self.client.type(key))
-        found = self.client.execute_command(read, key, 0, -1) if read else self.client.smembers(key)
+        commands = {b"list": ("LRANGE", key, 0, -1), b"zset": ("ZRANGE", key, 0, -1), b"set": ("SMEMBERS", key)}
+        command = commands.get(self.client.type(key))
+        found = self.client.execute_command(*command) if command else ()
         return [job_id.decode() for job_id in found]
 
     def count(self, event: str) -> int:

@@ -34,7 +34,7 @@ class Watch:
         self._ready = threading.Event()
         self.asked: Counter[str] = Counter()
         self.scans = 0
-        self._reader = threading.Thread(target=self._read, args=(server.client(),), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(server.client(socket_timeout=None),), daemon=True)
         self._reader.start()
         assert self._ready.wait(PATIENCE)
 

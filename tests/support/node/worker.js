@@ -34,8 +34,10 @@ process.on("SIGTERM", async () => {
   say("closed");
   process.exit(0);
 });
-// nobody listens any more
+// nobody listens any more: the tests are gone, however they ended
 process.stdout.on("error", () => process.exit(1));
+const parent = process.ppid;
+setInterval(() => process.ppid === parent || process.exit(1), 1000).unref();
 
 worker.waitUntilReady().then(() => {
   say("ready");
