@@ -107,8 +107,8 @@ def test_commands_and_bytes_are_those_that_were_sent(benched: Benched) -> None:
     assert runs["python"].commands >= 20 + 2  # locks 100 at a time, and the windows
     assert runs["script"].commands < runs["python"].commands < runs["script"].executed + runs["python"].commands
     if "rust" in runs:
-        # how far ahead is asked depends on how long the first replies took
-        assert abs(runs["rust"].commands - runs["python"].commands) <= 0.2 * runs["python"].commands
+        # the same, if the server seemed as near to both: far ones are asked for more small windows at first
+        assert 0.5 < runs["rust"].commands / runs["python"].commands < 2
     for run in runs.values():
         assert run.sent > 0
         assert run.received > 0

@@ -1,4 +1,4 @@
-"""The command behind the page's figures runs: tiny, so its numbers say nothing."""
+"""The commands behind the figures of the docs run: tiny, so their numbers say nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-FIGURES = Path(__file__).resolve().parent.parent / "benches" / "figures.py"
+BENCHES = Path(__file__).resolve().parent.parent / "benches"
+FIGURES, READS = BENCHES / "figures.py", BENCHES / "reads.py"
 PARTS = {"clients", "threads", "floor", "memory", "growth", "network", "asyncio"}
 
 
@@ -32,3 +33,22 @@ def test_unknown_part_is_refused() -> None:
     )
     assert done.returncode == 2
     assert "no such part: flor" in done.stderr
+
+
+def test_page_of_reads_is_written_between_its_lines(tmp_path: Path) -> None:
+    page = tmp_path / "reads.md"
+    page.write_text("Before.\n\n<!-- figures: written by benches/reads.py -->\nold\n<!-- end of figures -->\nAfter.\n")
+    command = [sys.executable, str(READS), "--jobs", "1k", "--servers", "valkey", "--ids", "int", "--page", str(page)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        written = page.read_text()
+        assert written.startswith("Before.\n\n<!-- figures")
+        assert written.endswith("<!-- end of figures -->\nAfter.\n")
+        assert "old" not in written
+        assert written.count("### Valkey") == 2
+        assert "cores" in written
+    page.write_text("no such lines")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert page.read_text() == "no such lines"

@@ -121,8 +121,8 @@ def read_opening(replies: list[Any]) -> Opening:
 
 def _opening(replies: list[Any]) -> Opening:
     holder, ttl, time, active_type, active, marks, meta, waiting, in_paused, pro, has_meta, of_bull, info = replies
-    if not isinstance(ttl, int) or not isinstance(holder, bytes | None):
-        raise TypeError
+    if not isinstance(ttl, int) or not isinstance(holder, bytes | None) or not isinstance(info, bytes | Exception):
+        raise TypeError  # INFO is the last: one reply too many or too few shows there
     paused, _, version = (None, None, None) if isinstance(meta, Exception) else meta
     return Opening(
         holder=holder,
