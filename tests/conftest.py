@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ENGINES = ("python", "script", "rust")
 
-_EXAMPLES = {"quick": 100, "ci": 300, "full": 2_000, "nightly": 10_000}
+_EXAMPLES = {"quick": 100, "ci": 150, "full": 2_000, "nightly": 10_000}
 
 for _name, _examples in _EXAMPLES.items():
     settings.register_profile(

@@ -122,9 +122,9 @@ def left_by(release: str) -> Callable[[Choose, int], State]:
     return build
 
 
-STATES = {100: 100, 300: 1_000, 2_000: 2_000, 10_000: 5_000}
+STATES = {100: 100, 150: 1_000, 2_000: 2_000, 10_000: 5_000}
 """Of each generation on each server, by how many the profile tries elsewhere."""
-REPEATED = 300
+REPEATED = 150
 """Profiles that try no more than so many elsewhere try the same each time."""
 
 
