@@ -1,6 +1,6 @@
 """The figures in docs/benchmarks.md: measure them again, all or some, and write them into the page.
 
-    python benches/publish.py                 everything; about an hour on two cores
+    python benches/publish.py                 everything; about 40 minutes on two cores
     python benches/publish.py 1m 1m-standing  these scenarios only
     python benches/publish.py --render        measure nothing, write the page and the pictures again
 
@@ -25,12 +25,15 @@ RESULTS = PAGE.with_suffix("")
 BEGIN, END = "<!-- figures: written by benches/publish.py -->", "<!-- end of figures -->"
 
 SCENARIOS = {
-    "100k": ("100,000 active (S1, S4, S5)", "--active 100k --dead 0,1%,10%,100% --server redis,valkey --limit 180s"),
+    "100k": (
+        "100,000 active (S1, S4, S5)",
+        "--active 100k --dead 0,1%,10%,100% --server redis,valkey --repeat 1 --limit 180s",
+    ),
     "100k-uuid": ("100,000 active, UUIDs (S1)", "--active 100k --dead 0 --ids uuid --server redis,valkey"),
-    "1m": ("1,000,000 active, all well (S2)", "--active 1m --dead 0 --ids int,uuid --server redis,valkey"),
+    "1m": ("1,000,000 active, all well (S2)", "--active 1m --dead 0 --ids int,uuid --server redis,valkey --repeat 1"),
     "1m-standing": (
         "1,000,000 active, all well, but every id still marked (S2m)",
-        "--active 1m --dead 0 --ids int,uuid --marks standing --server redis,valkey",
+        "--active 1m --dead 0 --ids int,uuid --marks standing --server redis,valkey --repeat 1",
     ),
     "1m-1-percent": (
         "1,000,000 active, 1 % dead (S3)",
@@ -38,13 +41,13 @@ SCENARIOS = {
     ),
     "1m-1-percent-uuid": (
         "1,000,000 active, 1 % dead, UUIDs (S3)",
-        "--active 1m --dead 1% --ids uuid --server redis,valkey --contenders rust,python,script",
+        "--active 1m --dead 1% --ids uuid --server redis,valkey --contenders rust,python,script --repeat 1",
     ),
     "1m-all": (
         "1,000,000 active, all dead (S6)",
         "--active 1m --dead 100% --server redis,valkey --contenders rust,python --repeat 1 --limit 180s",
     ),
-    "growth": ("From 1,000 to 1,000,000 active", "--active 1k,10k,100k,1m --dead 0,1% --server valkey"),
+    "growth": ("From 1,000 to 1,000,000 active", "--active 1k,10k,100k,1m --dead 0,1% --server valkey --repeat 1"),
 }
 PICTURES = ("growth", "100k")
 
