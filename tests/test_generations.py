@@ -7,6 +7,7 @@ import redis
 
 from mqsweep import UnsupportedQueueError
 from support.cases import Case
+from support.fleet import Fleet, for_nodes
 
 
 @pytest.fixture
@@ -97,6 +98,31 @@ def test_generation_that_the_user_says_is_believed(case: Case) -> None:
     case.sweep(bullmq_version="6")
     assert case.sweep(bullmq_version="6").recovered == ("j",)
     assert case.wait() == [b"j"]
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@for_nodes
+def test_what_resuming_does_to_a_queue_with_jobs_in_both_lists(fleet: Fleet, package: str) -> None:
+    """bull#247, bullmq PR 4289: BullMQ 5 loses what is in wait, BullMQ 6 moves the rest behind it."""
+    program = fleet.control(package)
+    program("queue", "pause")
+    fleet.client.rpush(fleet.key("wait"), "w1", "w2")
+    fleet.client.rpush(fleet.key("paused"), "p1", "p2")
+    program("queue", "resume")
+    kept = [b"p1", b"p2"] if package == "bullmq5" else [b"w1", b"w2", b"p1", b"p2"]
+    assert fleet.client.lrange(fleet.key("wait"), 0, -1) == kept
+    assert not fleet.client.exists(fleet.key("paused"))
+
+
+def test_old_release_that_writes_no_version_is_refused_where_the_user_says_it(case: Case) -> None:
+    """bullmq#977: 5.19.1 and older for Node write none; untold, the queue is swept as one of 6."""
+    case.client.hset(case.key("meta"), "opts.maxLenEvents", "10000")
+    case.dead(b"j", stc="1")
+    with pytest.raises(UnsupportedQueueError, match=r"5\.18\.0"):
+        case.sweep(bullmq_version="5.18.0")
+    case.sweep()
+    assert case.sweep().failed == ("j",)
+    assert case.look("j")[b"defa"]  # which workers before 5.49.2 ignore
 
 
 @pytest.mark.parametrize(

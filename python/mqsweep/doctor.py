@@ -224,7 +224,7 @@ def _generation(state: QueueState) -> Finding:
         return Finding("ok", state.base, "dialect", f"BullMQ {state.generation}, told by {state.told_by}")
     if state.paused:
         return Finding("serious", state.base, "dialect", f"recoveries are held: {UNKNOWN}")
-    text = "BullMQ of a release that nobody says; it matters only while the queue is paused"
+    text = "BullMQ of a release that nobody says: held while it is paused, and workers before 5.53.2 are not told from newer ones"
     return Finding("note", state.base, "dialect", text, "give --bullmq-version")
 
 
