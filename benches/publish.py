@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from mqsweep.bench.environment import described
@@ -49,7 +50,8 @@ SCENARIOS = {
     ),
     "growth": ("From 1,000 to 1,000,000 active", "--active 1k,10k,100k,1m --dead 0,1% --server valkey --repeat 1"),
 }
-PICTURES = ("growth", "100k")
+PICTURE = ("100k", "1m", "1m-1-percent", "1m-all")
+"""Shown against size, those with integer ids."""
 
 
 def measure(name: str) -> None:
@@ -66,14 +68,17 @@ def render() -> None:
     if BEGIN not in page or END not in page:
         raise SystemExit(f"{PAGE.name} lacks the lines between which its figures go: {BEGIN} ... {END}")
     found = {name: Report.read(path) for name in SCENARIOS if (path := RESULTS / f"{name}.json").exists()}
-    blocks = []
+    drawn = [
+        replace(found[name], cases=[c for c in found[name].cases if c.case.ids == "int"])
+        for name in PICTURE
+        if name in found
+    ]
+    draw(drawn, RESULTS / "sizes.svg")
+    blocks = ["![Total time, and the worst wait of a bystander, against size](benchmarks/sizes.svg)"]
     for name, report in found.items():
         title, arguments = SCENARIOS[name]
         command = f"```console\n$ mqsweep bench {arguments} --json {name}.json\n```"
         blocks += [f"## {title}", command, "\n".join(f"* {line}" for line in described(report.environment))]
-        if name in PICTURES:
-            draw([report], RESULTS / f"{name}.svg")
-            blocks.append(f"![Total time and the worst wait of a bystander](benchmarks/{name}.svg)")
         blocks.append(tables(report))
     reading = dict.fromkeys(line for report in found.values() for line in notes(report))
     blocks += ["## What the columns say", "\n".join(f"* {line}" for line in reading)]
