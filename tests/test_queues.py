@@ -121,6 +121,20 @@ def test_unreachable_is_3(server: Server) -> None:
     assert "secret" not in ran.said
 
 
+@pytest.mark.parametrize("command", ["sweep", "inspect"])
+def test_who_may_not_search_is_told_that_the_queue_is_not_there(
+    server: Server, client: redis.Redis, command: str
+) -> None:
+    """Such as the user of SECURITY.md: a service may start before its queue is there."""
+    rights = ("~emq:{q}:*", "+@all", "-scan")
+    client.execute_command("ACL", "SETUSER", "sweeper", "on", ">pw", *rights)
+    try:
+        ran = call("-u", f"redis://sweeper:pw@127.0.0.1:{server.port}/0", command, "q")
+        assert (ran.code, "no such queue" in ran.err, "no permissions" in ran.err.lower()) == (0, True, False)
+    finally:
+        client.execute_command("ACL", "DELUSER", "sweeper")
+
+
 @pytest.mark.parametrize(
     ("there", "asked", "hint"),
     [

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import redis
+
 from ..connect import Link, Source
 from ..dialects import base_of, dialect_of
 from ..discover import command_for, look_alikes
@@ -52,7 +54,8 @@ class Queue:
             f"{escape(self.name)}: no such queue: Redis has no key of {base}:* that a queue has; "
             "check the name, --dialect, --prefix and --no-hash-tag"
         )
-        with linked(self.url) as link:
+        # who has just the rights of a sweep may not search; that is no reason to fail
+        with contextlib.suppress(redis.ResponseError), linked(self.url) as link:
             for alike in look_alikes(link, self.keys, self.name):
                 say(f"there is {escape(alike, 200)}: name it by {escape(command_for(alike), 200)}")
         return True
