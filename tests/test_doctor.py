@@ -116,7 +116,7 @@ def test_rights_that_are_missing_are_named(own: Server) -> None:
         code, findings = examined(url, "--dialect", "bullmq", "q")
         assert code == 1
         (found,) = [finding for finding in findings if finding["topic"] == "rights"]
-        assert "may not run LTRIM, XADD" in found["text"]
+        assert "this user may not run LTRIM, XADD" in found["text"]
         client.execute_command("ACL", "SETUSER", "sweeper", "+@all", "resetkeys", "~other:*")
         code, findings = examined(url, "--dialect", "bullmq", "q")
         (found,) = [finding for finding in findings if finding["topic"] == "rights"]
