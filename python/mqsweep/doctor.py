@@ -22,7 +22,7 @@ Level = Literal["ok", "note", "serious"]
 OLDEST_REDIS = (6, 2)
 
 # What a recovery and a scan need, in a form that would do nothing; KEY stands for a key of the queue.
-_NEEDS: tuple[tuple[str, ...], ...] = (
+NEEDS: tuple[tuple[str, ...], ...] = (
     *(("GET", "KEY"), ("PTTL", "KEY"), ("TIME",), ("TYPE", "KEY"), ("LLEN", "KEY"), ("SCARD", "KEY"), ("INFO",)),
     *(("HMGET", "KEY", "x"), ("EXISTS", "KEY"), ("SSCAN", "KEY", "0"), ("LRANGE", "KEY", "0", "0")),
     *(("SMISMEMBER", "KEY", "x"), ("SET", "KEY", "x"), ("EVALSHA", "x", "1", "KEY"), ("EVAL", "x", "1", "KEY")),
@@ -177,7 +177,7 @@ def _cluster(info: dict[str, str], bases: Sequence[str]) -> Iterator[Finding]:
 
 def _rights(link: Link, bases: Sequence[str]) -> Iterator[Finding]:
     denied: dict[tuple[bytes, ...], list[str]] = {}
-    needs = json.dumps(_NEEDS)
+    needs = json.dumps(NEEDS)
     tried = bases or ["bull:any"]
     for start in range(0, len(tried), TOGETHER):
         part = tried[start : start + TOGETHER]
