@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import pytest
 import redis
 
-from mqsweep.cli.output import columns_of
+from mqsweep.cli import main, survey
+from mqsweep.cli.output import aligned, columns_of, escape
 from support.cases import commands, reset_commands, until, writing
 from support.commands import call, fill, on_terminal
 from support.servers import Server, start_server
@@ -143,6 +145,29 @@ def test_table_fits_the_terminal(server: Server, client: redis.Redis, columns: i
     else:
         assert leases == {"nobody", "a whole check", "mqsweep a-long-name-o... 4194304", "a value of somebody e..."}
     assert ("LAST SWEEP" in head) == (columns == 130)
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert columns_of("a\u30ad\u0301") == 3
+    assert escape(10 * "\u30ad", 9) == 3 * "\u30ad" + "..."
+    assert [*aligned([("\u30ad", "1"), ("ab", "20"), ("abc", "3")], right=(1,))] == [
+        "\u30ad    1",
+        "ab   20",
+        "abc   3",
+    ]
+
+
+def test_long_search_shows_how_far_it_is_and_then_nothing(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.mset({f"page:{number}": "x" for number in range(3_000)})
+    monkeypatch.setattr(survey, "PROGRESS_FROM", -1)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
+        assert main(["-u", server.url, "queues"]) == 0
+        err = capsys.readouterr().err
+        assert ("looking for queues: 2,000 keys gone over" in err) == terminal
+        assert err.rpartition("\x1b[K")[2] == "mqsweep: no queues found\n"
 
 
 def test_table_is_for_people(server: Server, client: redis.Redis) -> None:
