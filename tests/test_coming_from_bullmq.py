@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
+from mqsweep.dialects import DIALECTS
 from support import oracle
 from support.cases import Case
 from support.ways import next_interval
@@ -43,6 +44,24 @@ TABLE = list(rows()) if PAGE.is_file() else []
 def test_table_has_both_policies_and_bullmqs_own() -> None:
     assert {row.mark for row in TABLE} == {"lockless", "active"}
     assert any(row.check.startswith("BullMQ's own") for row in TABLE)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.check.split(',')[0]}-{row.mark}-{row.interval}")
+def test_table_says_what_the_page_says_in_words(row: Row) -> None:
+    """With ``lockless`` the lock's TTL and one to two intervals; with ``active`` the TTL and up to one."""
+    sooner = 1 if row.mark == "lockless" else 0
+    assert row.earliest == row.ttl + sooner * row.interval
+    assert row.latest == row.ttl + (sooner + 1) * row.interval
+
+
+def test_intervals_of_the_table_are_the_defaults() -> None:
+    """Of both dialects; a latest moment as BullMQ's own is why the one of ``bullmq`` is what it is."""
+    (bullmqs_own,) = [row for row in TABLE if row.check.startswith("BullMQ's own")]
+    (bullmq,) = [row for row in TABLE if row.check == "mqsweep, its defaults"]
+    (echomq,) = [row for row in TABLE if row.check == "mqsweep, EchoMQ's defaults"]
+    assert (bullmq.interval, bullmq.mark) == (DIALECTS["bullmq"].interval, "lockless")
+    assert (echomq.interval, echomq.mark) == (DIALECTS["echomq"].interval, "lockless")
+    assert bullmq.latest == bullmqs_own.latest
 
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,24 +10,19 @@ import redis
 
 from mqsweep import Sweeper
 from support import snapshot
+from support.rights import limited_url
 from support.servers import Server
 from support.ways import next_interval
 
 BASE = b"emq:{orders}"
-PAGE = Path(__file__).resolve().parent.parent / "SECURITY.md"
 WRITES = ("lpush", "zadd", "srem", "hset", "lset", "ltrim", "pexpire", "xadd", "xtrim")
 
 
 @pytest.fixture
 def limited(server: Server, client: redis.Redis) -> Iterator[redis.Redis]:
     """A client of a user with just the rights of the page."""
-    found = re.search(r"ACL SETUSER mqsweep (.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    anything: Any = client
-    anything.execute_command("ACL", "SETUSER", "mqsweep", "reset", *found.group(1).split())
-    with server.client(username="mqsweep", password="secret") as user:
+    with limited_url(server, client), server.client(username="mqsweep", password="secret") as user:
         yield user
-    anything.acl_deluser("mqsweep")
 
 
 def fill(client: redis.Redis, *, marked: bool) -> None:

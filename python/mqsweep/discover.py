@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .admission import generation_of, refuse
 from .connect import Command, Link
-from .dialects import DIALECTS, DialectName, Policy
+from .dialects import DIALECTS, Dialect, Policy, policy_of
 from .errors import MQSweepError
 from .generations import Generation, ToldBy
 from .keys import QueueKeys, to_bytes, to_str
 from .lease import Opening, look_commands, read_opening
 
-SIGNS = (b"meta", b"active", b"stalled", b"stalled-check")
+SIGNS = (b"meta", b"active", b"stalled", b"stalled-check", b"wait")
 """Names of keys by which a queue is known."""
-_PATTERN = b"*:[ams][ect][tai]*"  # covers the signs, and little else
+_PATTERN = b"*:[amsw][ecta][tai]*"  # covers the signs, and little else
 SCANNED = 1000
 """``COUNT`` of ``SCAN``: keys looked at by one command, a fraction of a millisecond."""
 TOGETHER = 100
@@ -31,9 +33,9 @@ class QueueState:
     Attributes:
         name: the queue's name, without prefix and braces.
         base: what all its keys begin with.
-        dialect: ``echomq`` or ``bullmq``, by the prefix.
+        dialect: ``echomq`` or ``bullmq``: as the user said, else by the prefix.
         generation: version of the BullMQ that owns it, as far as it is known; ``None`` otherwise and for EchoMQ.
-        told_by: how the generation was told: ``meta.version``, ``lists``, ``nothing``.
+        told_by: how the generation was told: ``option``, ``meta.version``, ``lists``, ``nothing``.
         active: jobs in active.
         marked: jobs in the set of marks.
         waiting: jobs in ``wait``.
@@ -67,11 +69,11 @@ class QueueState:
 
 
 def bases(link: Link, progress: Callable[[int], object] = lambda keys: None) -> Iterator[bytes]:
-    """The bases of all queues, none twice, as they are found.
+    """The bases of all queues, none twice, as they are found; `look` says which are queues indeed.
 
     Args:
         link: to the server.
-        progress: told how many keys `SCAN` has gone over, roughly.
+        progress: told how many keys `SCAN` has gone over, roughly; a true value from it ends the search.
 
     Raises:
         redis.exceptions.RedisError: faults of the connection and refusals of the server.
@@ -79,25 +81,33 @@ def bases(link: Link, progress: Callable[[int], object] = lambda keys: None) -> 
     seen: set[bytes] = set()
     cursor, over = b"0", 0
     while True:
-        (reply,) = _asked(link, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", SCANNED)])
+        (reply,) = link.commands([("SCAN", cursor, "MATCH", _PATTERN, "COUNT", SCANNED)])
+        if isinstance(reply, Exception):
+            raise reply
         cursor, keys = reply
         over += SCANNED
-        progress(over)
+        enough = progress(over)
         for key in keys:
             base, _, name = key.rpartition(b":")
-            if base and name in SIGNS and base not in seen:
+            if b":" in base and name in SIGNS and base not in seen:
                 seen.add(base)
                 yield base
-        if int(cursor) == 0:
+        if int(cursor) == 0 or enough:
             return
 
 
-def look(link: Link, found: Iterable[bytes]) -> Iterator[QueueState]:
-    """How the queues with these bases are.
+def look(link: Link, found: Iterable[bytes], named: Mapping[bytes, Policy] | None = None) -> Iterator[QueueState]:
+    """How the queues with these bases are; what only looks like a queue is left out.
+
+    Args:
+        link: to the server.
+        found: the bases.
+        named: for those that the user named: what is known of them. None of these is left out.
 
     Raises:
-        redis.exceptions.RedisError: faults of the connection and refusals of the server.
+        redis.exceptions.RedisError: faults of the connection.
     """
+    named = named or {}
     waiting = list(found)
     for start in range(0, len(waiting), TOGETHER):
         part = [QueueKeys(base) for base in waiting[start : start + TOGETHER]]
@@ -105,30 +115,60 @@ def look(link: Link, found: Iterable[bytes]) -> Iterator[QueueState]:
         replies = link.commands([command for ask in commands for command in ask])
         for keys, ask in zip(part, commands, strict=True):
             mine, replies = replies[: len(ask)], replies[len(ask) :]
-            yield _state(link, keys, mine)
+            state = _state(link, keys, mine, named.get(keys.base))
+            if state is not None:
+                yield state
+
+
+def reading_policy(dialect: Dialect, bullmq_version: str | None = None) -> Policy:
+    """What is known of a queue before it is looked at, as `look` takes it.
+
+    Raises:
+        ConfigurationError: no version, or one of an EchoMQ queue.
+    """
+    return policy_of(
+        dialect,
+        mark="lockless",
+        requeue=None,
+        max_stalled_count=1,
+        max_attempts=None,
+        bullmq_version=bullmq_version,
+    )
+
+
+def in_cluster(link: Link) -> bool:
+    """Whether the server is a node of a cluster, of whose queues `bases` finds only those that lie there."""
+    (reply,) = link.commands([("INFO", "cluster")])
+    return isinstance(reply, bytes) and b"cluster_enabled:1" in reply
 
 
 def _commands(keys: QueueKeys) -> list[Command]:
-    lengths: list[Command] = [("LLEN", keys.of("wait")), ("LLEN", keys.of("paused"))]
-    return [*look_commands(keys)[:-1], *lengths]  # without INFO, which says the same for each
+    more: list[Command] = [
+        ("HGET", keys.of("meta"), "opts.maxLenEvents"),
+        ("LLEN", keys.of("wait")),
+        ("LLEN", keys.of("paused")),
+    ]
+    return [*look_commands(keys)[:-1], *more]  # without INFO, which says the same for each
 
 
-def _state(link: Link, keys: QueueKeys, replies: list[Any]) -> QueueState:
+def _state(link: Link, keys: QueueKeys, replies: list[Any], given: Policy | None) -> QueueState | None:
+    """How a queue is; ``None`` where another program has keys of such names."""
     prefix, name = _split(keys.base)
-    dialect: DialectName = "echomq" if prefix == DIALECTS["echomq"].prefix else "bullmq"
-    policy = Policy(dialect, "lockless", "back", 1)
-    *looks, waiting, in_paused = replies
+    policy = given or reading_policy(_owner(prefix))
+    *looks, trims, waiting, in_paused = replies
     try:
         opening = read_opening([*looks, b""])
+        if given is None and prefix.strip("{}") not in _PREFIXES and not _is_queue(opening, trims):
+            return None
         refused = _refusal(policy, keys, opening)
-    except MQSweepError as fault:
-        return _unreadable(keys, name, dialect, str(fault))
-    owner = generation_of(policy, opening) if dialect == "bullmq" else Generation(None, "nothing", True)
+    except (MQSweepError, link.source.exceptions.ResponseError) as fault:
+        return _unreadable(keys, name, policy.dialect, str(fault))
+    owner = generation_of(policy, opening) if policy.dialect == "bullmq" else Generation(None, "nothing", True)
     bare = opening.holder is not None and opening.foreign_check and len(opening.holder) < 16
     return QueueState(
         name=name,
         base=to_str(keys.base),
-        dialect=dialect,
+        dialect=policy.dialect,
         generation=None if owner.version is None else ".".join(map(str, owner.version)),
         told_by=owner.told_by,
         active=opening.active,
@@ -141,6 +181,23 @@ def _state(link: Link, keys: QueueKeys, replies: list[Any]) -> QueueState:
         checked_at=int(opening.holder or 0) / 1000 if bare else None,
         refused=refused,
     )
+
+
+_PREFIXES = {dialect.prefix for dialect in DIALECTS.values()}
+
+
+def _owner(prefix: str) -> Dialect:
+    """Whose prefix it is; one of the user's own is BullMQ's."""
+    return DIALECTS["echomq" if prefix.strip("{}") == DIALECTS["echomq"].prefix else "bullmq"]
+
+
+def _is_queue(opening: Opening, trims: Any) -> bool:
+    """Whether keys under a prefix of the user's own are a queue's: ``user:7:meta`` need not be one.
+
+    BullMQ writes ``opts.maxLenEvents`` with the first job, in every language, and says its version in most.
+    """
+    ours = opening.version is not None or opening.paused or isinstance(trims, bytes)
+    return ours or opening.active_type == "list" or opening.marks > 0 or opening.holder is not None
 
 
 def _refusal(policy: Policy, keys: QueueKeys, opening: Opening) -> str | None:
@@ -157,25 +214,22 @@ def _unreadable(keys: QueueKeys, name: str, dialect: str, why: str) -> QueueStat
 
 
 def _split(base: bytes) -> tuple[str, str]:
-    """Prefix and name, the name without braces. No queue's name has a colon."""
-    prefix, _, name = to_str(base).rpartition(":")
-    if name.startswith("{") and name.endswith("}") and len(name) > 2:
-        name = name[1:-1]
+    """Prefix and name, the name without braces. Only a name in braces may have a colon."""
+    text = to_str(base)
+    if text.endswith("}") and ":{" in text[:-2]:
+        prefix, _, name = text[:-1].rpartition(":{")
+        return prefix, name
+    prefix, _, name = text.rpartition(":")
     return prefix, name
 
 
-def _asked(link: Link, commands: Sequence[Command]) -> list[Any]:
-    replies = link.commands(commands)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
-
-
-def look_alikes(link: Link, keys: QueueKeys, name: str, most: int = 5, patience: int = 200_000) -> list[str]:
+def look_alikes(
+    link: Link, keys: QueueKeys, name: str, most: int = 5, patience: int = 200_000, seconds: float = 2.0
+) -> list[str]:
     """Bases of queues that a user may have meant, the likeliest first.
 
-    That is: of the same name under another dialect, prefix or brace form, or of nearly the same name.
+    That is: of the same name under another dialect, prefix or brace form, or of nearly the same name. What the user of
+    this connection may not read is not among them.
 
     Args:
         link: to the server.
@@ -183,29 +237,36 @@ def look_alikes(link: Link, keys: QueueKeys, name: str, most: int = 5, patience:
         name: of the queue that was meant.
         most: so many at most.
         patience: keys that are gone over, roughly, before it is given up.
+        seconds: after which it is given up too.
 
     Raises:
-        redis.exceptions.RedisError: faults of the connection and refusals of the server.
+        redis.exceptions.RedisError: faults of the connection.
     """
-    same: list[bytes] = []
-    others: dict[str, list[bytes]] = {}
-    forms = {to_bytes(f"{d.prefix}:{form}") for d in DIALECTS.values() for form in (name, "{" + name + "}")}
-    ask = [*(forms - {keys.base})]
-    for base, reply in zip(ask, _asked(link, [_any_of(QueueKeys(base)) for base in ask]), strict=True):
-        if reply:
-            same.append(base)
-    gone_over = [0]
-    for base in bases(link, lambda over: gone_over.__setitem__(0, over)):
+    forms = (f"{d.prefix}:{form}" for d in DIALECTS.values() for form in (name, "{" + name + "}"))
+    ask = [base for base in map(to_bytes, forms) if base != keys.base]
+    there = link.commands([_any_of(QueueKeys(base)) for base in ask])
+    # a reply that is an error: not for this user, or of another node of the cluster
+    same = [base for base, reply in zip(ask, there, strict=True) if isinstance(reply, int) and reply]
+    near: dict[str, list[bytes]] = {}
+    for base in _within(link, patience, seconds):
         found = _split(base)[1]
-        if found == name and base not in same:
+        if found != name:
+            near.setdefault(found, []).append(base)
+        elif base not in (*same, keys.base):
             same.append(base)
-        elif found != name:
-            others.setdefault(found, []).append(base)
-        if gone_over[0] >= patience:
-            break
-    near = difflib.get_close_matches(name, others, n=most, cutoff=0.7)
-    near += [found for found in others if found.lower() == name.lower() and found not in near]
-    return [to_str(base) for base in [*sorted(same), *(base for n in near for base in others[n])]][:most]
+    close = difflib.get_close_matches(name, near, n=most, cutoff=0.7)
+    close += [found for found in near if found.lower() == name.lower() and found not in close]
+    likely = [*same, *(base for found in close for base in near[found])]
+    return [state.base for state in look(link, likely[: 4 * most])][:most]
+
+
+def _within(link: Link, patience: int, seconds: float) -> list[bytes]:
+    """What `bases` finds before it has gone over so many keys, or for so long; nothing if this user may not look."""
+    late = time.monotonic() + seconds
+    try:
+        return list(bases(link, lambda over: over >= patience or time.monotonic() > late))
+    except link.source.exceptions.ResponseError:
+        return []
 
 
 def _any_of(keys: QueueKeys) -> Command:
@@ -213,13 +274,13 @@ def _any_of(keys: QueueKeys) -> Command:
 
 
 def command_for(base: str) -> str:
-    """How a queue with that base is named on the command line: options and name."""
+    """How a queue with that base is named on the command line: options and name, as a shell takes them."""
     prefix, name = _split(to_bytes(base))
     braces = base.endswith("}")
-    dialect = DIALECTS["echomq" if prefix == DIALECTS["echomq"].prefix else "bullmq"]
+    dialect = _owner(prefix)
     options = [f"--dialect {dialect.name}"]
     if prefix != dialect.prefix:
-        options.append(f"--prefix {prefix}")
+        options.append(f"--prefix {shlex.quote(prefix)}")
     if braces != dialect.hash_tag:
         options.append("--hash-tag" if braces else "--no-hash-tag")
-    return " ".join([*options, name])
+    return " ".join([*options, shlex.quote(name)])

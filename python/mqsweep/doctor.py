@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from .admission import REPLICA
 from .connect import Command, Link
-from .discover import QueueState
+from .discover import TOGETHER, QueueState
 from .engine import EngineInfo
 from .generations import UNKNOWN
-from .keys import QueueKeys, to_bytes
+from .keys import QueueKeys, to_bytes, to_str
 from .report import Inspection
+from .script import script_digest, script_source
 
 Level = Literal["ok", "note", "serious"]
 
 OLDEST_REDIS = (6, 2)
 
 # What a recovery and a scan need, in a form that would do nothing; KEY stands for a key of the queue.
-_NEEDS: tuple[tuple[str, ...], ...] = (
+NEEDS: tuple[tuple[str, ...], ...] = (
     *(("GET", "KEY"), ("PTTL", "KEY"), ("TIME",), ("TYPE", "KEY"), ("LLEN", "KEY"), ("SCARD", "KEY"), ("INFO",)),
     *(("HMGET", "KEY", "x"), ("EXISTS", "KEY"), ("SSCAN", "KEY", "0"), ("LRANGE", "KEY", "0", "0")),
     *(("SMISMEMBER", "KEY", "x"), ("SET", "KEY", "x"), ("EVALSHA", "x", "1", "KEY"), ("EVAL", "x", "1", "KEY")),
@@ -29,6 +31,27 @@ _NEEDS: tuple[tuple[str, ...], ...] = (
     *(("HSET", "KEY", "x", "x"), ("HGET", "KEY", "x"), ("HSTRLEN", "KEY", "x"), ("ZADD", "KEY", "0", "x")),
     *(("ZMSCORE", "KEY", "x"), ("ZSCORE", "KEY", "x"), ("XADD", "KEY", "*", "x", "x"), ("XTRIM", "KEY", "MAXLEN", "1")),
 )
+
+RUNAWAY = 1_000
+"""Stalls from which on a job is past any ceiling, where nobody says which ceiling its queue has."""
+END = 50
+"""Jobs of each end of active whose stalls are looked at: what is taken again and again is found near the head."""
+AT_ONCE = 5_000
+"""Jobs asked about in one write."""
+
+# which of the commands this user may not run, there where they will be run
+_RIGHTS = """
+local check = redis.acl_check_cmd
+if not check then return false end
+local denied = {}
+for _, need in ipairs(cjson.decode(ARGV[1])) do
+  for i, part in ipairs(need) do if part == 'KEY' then need[i] = ARGV[2] end end
+  if not check(unpack(need)) then denied[#denied + 1] = need[1] end
+end
+return denied
+"""
+
+_COMPILES = "local _, why = loadstring(ARGV[1]); return why or 'fine'"
 
 _CLOCK = """
 if pcall(function() return os.clock end) then return 'os.clock' end
@@ -73,8 +96,8 @@ def examine_server(link: Link, engine: EngineInfo, bases: Sequence[str]) -> Iter
     Raises:
         redis.exceptions.RedisError: faults of the connection.
     """
-    asked = (("INFO",), ("ROLE",), ("ACL", "WHOAMI"), ("EVAL", _CLOCK, 0))
-    info_reply, role, user, clock = link.commands(asked)
+    asked: tuple[Command, ...] = (("INFO",), ("ROLE",), ("EVAL", _CLOCK, 0), ("EVAL", _COMPILES, 0, script_source()))
+    info_reply, role, clock, compiled = link.commands(asked)
     if isinstance(info_reply, Exception):
         yield Finding("serious", "server", "rights", f"INFO is refused: {info_reply}", "allow INFO to this user")
         return
@@ -82,9 +105,14 @@ def examine_server(link: Link, engine: EngineInfo, bases: Sequence[str]) -> Iter
     yield _version(info)
     yield _role(role)
     yield from _memory(info)
+    yield from _saving(info)
     yield from _cluster(info, bases)
-    yield from _rights(link, user, bases)
-    yield _clock(clock)
+    if isinstance(clock, Exception):
+        yield Finding("serious", "server", "script", f"scripts do not run: {clock}", "allow EVAL and EVALSHA")
+    else:
+        yield from _rights(link, bases)
+        yield _script(compiled)
+        yield _clock(clock)
     yield _engine(engine)
 
 
@@ -127,6 +155,15 @@ def _memory(info: dict[str, str]) -> Iterator[Finding]:
         yield Finding("note", "server", "eviction", f"{evicted:,} keys were evicted since the server started", remedy)
 
 
+def _saving(info: dict[str, str]) -> Iterator[Finding]:
+    failed = [name for name in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(name, "ok") != "ok"]
+    if failed:
+        text = (
+            f"its last save failed ({', '.join(failed)}): by default it then takes no writes, so nothing can be swept"
+        )
+        yield Finding("serious", "server", "saving", text, "see the server's log; mostly the disk is full")
+
+
 def _cluster(info: dict[str, str], bases: Sequence[str]) -> Iterator[Finding]:
     if info.get("cluster_enabled") != "1":
         return
@@ -138,37 +175,44 @@ def _cluster(info: dict[str, str], bases: Sequence[str]) -> Iterator[Finding]:
         yield Finding("ok", "server", "cluster", "a cluster; the queues' keys stay together")
 
 
-def _rights(link: Link, user: Any, bases: Sequence[str]) -> Iterator[Finding]:
-    if isinstance(user, Exception):
-        yield Finding("note", "server", "rights", f"not to be told which user this is: {user}")
-        return
-    # a queue's keys end in anything, so one of a job stands for them
+def _rights(link: Link, bases: Sequence[str]) -> Iterator[Finding]:
+    denied: dict[tuple[bytes, ...], list[str]] = {}
+    needs = json.dumps(NEEDS)
     tried = bases or ["bull:any"]
-    for base in tried:
-        key = to_bytes(base) + b":1"
-        commands: list[Command] = [
-            ("ACL", "DRYRUN", user, *(key if part == "KEY" else part for part in need)) for need in _NEEDS
-        ]
-        replies = link.commands(commands)
-        if any(isinstance(reply, Exception) for reply in replies):
-            fault = next(reply for reply in replies if isinstance(reply, Exception))
-            yield Finding("note", "server", "rights", f"what this user may do is not to be told: {fault}")
-            return
-        denied = [need[0] for need, reply in zip(_NEEDS, replies, strict=True) if reply != b"OK"]
-        if denied:
-            text = f"the user {user.decode('utf-8', 'replace')!r} may not run {', '.join(denied)} on its keys"
-            yield Finding("serious", base if bases else "server", "rights", text, "see SECURITY.md for the ACL line")
-            return
-    yield Finding(
-        "ok", "server", "rights", f"the user {user.decode('utf-8', 'replace')!r} may do all that a sweep needs"
-    )
+    for start in range(0, len(tried), TOGETHER):
+        part = tried[start : start + TOGETHER]
+        # a queue's keys end in anything, so one of a job stands for them
+        ask: list[Command] = [("EVAL", _RIGHTS, 0, needs, to_bytes(base) + b":1") for base in part]
+        for base, reply in zip(part, link.commands(ask), strict=True):
+            if not isinstance(reply, list):
+                why = f": {reply}" if reply is not None else " before Redis 7"
+                yield Finding("note", "server", "rights", f"what this user may do is not to be told{why}")
+                return
+            if reply:
+                denied.setdefault(tuple(reply), []).append(base)
+    for names, those in denied.items():
+        text = f"this user may not run {', '.join(map(to_str, names))} on its keys"
+        if len(those) > 1:
+            text += f", nor on those of {len(those) - 1:,} more"
+        yield Finding("serious", those[0] if bases else "server", "rights", text, "see SECURITY.md for the ACL line")
+    if not denied:
+        yield Finding("ok", "server", "rights", "this user may do all that a sweep needs")
+
+
+def _script(compiled: Any) -> Finding:
+    if compiled == b"fine":
+        return Finding("ok", "server", "script", f"mqsweep's script compiles here; its digest is {script_digest()}")
+    if isinstance(compiled, Exception):
+        return Finding(
+            "note", "server", "script", f"whether mqsweep's script compiles here is not to be told: {compiled}"
+        )
+    text = f"mqsweep's script does not compile here: {to_str(compiled)}"
+    return Finding("serious", "server", "script", text, "use Redis 6.2 or newer, or Valkey")
 
 
 def _clock(clock: Any) -> Finding:
     if clock in (b"TIME", b"os.clock"):
         return Finding("ok", "server", "clock", f"scripts see time pass ({clock.decode()}), so calls end by themselves")
-    if isinstance(clock, Exception):
-        return Finding("serious", "server", "script", f"scripts do not run: {clock}", "allow EVAL and EVALSHA")
     text = "no clock moves inside scripts here, so batches are kept at 32 jobs instead of being timed"
     return Finding("note", "server", "clock", text)
 
@@ -182,12 +226,48 @@ def _engine(engine: EngineInfo) -> Finding:
     return Finding("ok", "server", "engine", text)
 
 
-def examine_queue(state: QueueState, seen: Inspection | None, now: float | None = None) -> Iterator[Finding]:
+def runaways(link: Link, states: Sequence[QueueState], limit: int = RUNAWAY) -> dict[str, dict[str, int]]:
+    """Jobs near the ends of active, locked ones too, that stalled as often as no ceiling allows: by base, by id.
+
+    Args:
+        link: to the server.
+        states: the queues.
+        limit: stalls from which on a job is one of these.
+
+    Raises:
+        redis.exceptions.RedisError: faults of the connection.
+    """
+    found: dict[str, dict[str, int]] = {}
+    looked = [state for state in states if state.active and state.refused is None]
+    for start in range(0, len(looked), TOGETHER):
+        part = [QueueKeys(to_bytes(state.base)) for state in looked[start : start + TOGETHER]]
+        ends: list[Command] = [
+            ("LRANGE", keys.of("active"), *span) for keys in part for span in ((0, END - 1), (-END, -1))
+        ]
+        replies = [reply if isinstance(reply, list) else [] for reply in link.commands(ends)]
+        jobs = [
+            (keys, job_id)
+            for keys, head, tail in zip(part, replies[::2], replies[1::2], strict=True)
+            for job_id in dict.fromkeys([*head, *tail])
+        ]
+        for first in range(0, len(jobs), AT_ONCE):
+            those = jobs[first : first + AT_ONCE]
+            stalls = link.commands([("HGET", keys.job(job_id), "stc") for keys, job_id in those])
+            for (keys, job_id), count in zip(those, stalls, strict=True):
+                if isinstance(count, bytes) and count.isdigit() and len(count) < 16 and int(count) >= limit:
+                    found.setdefault(to_str(keys.base), {})[to_str(job_id)] = int(count)
+    return found
+
+
+def examine_queue(
+    state: QueueState, seen: Inspection | None, running: Mapping[str, int] | None = None, now: float | None = None
+) -> Iterator[Finding]:
     """What stands out about one queue.
 
     Args:
         state: how it was found.
         seen: what an inspection says; ``None`` where there was none.
+        running: what `runaways` found there.
         now: seconds since the epoch; ``None`` = the clock's.
     """
     if state.refused is not None:
@@ -202,15 +282,25 @@ def examine_queue(state: QueueState, seen: Inspection | None, now: float | None 
         remedy = f"before resuming, move them: LMOVE {state.base}:wait {state.base}:paused RIGHT RIGHT, once for each"
         yield Finding("serious", state.base, "paused", text, remedy)
     yield _lease(state, time.time() if now is None else now)
-    runaways = [job for job in seen.jobs if job.runaway] if seen else []
-    if runaways:
-        most = max(runaways, key=lambda job: job.stalls or 0)
-        text = f"{_jobs(len(runaways))} past every ceiling, again and again ({most.id[:64]!r}: {most.stalls:,} times): their workers ignore defa"
-        yield Finding("serious", state.base, "runaway", text, "upgrade those workers to BullMQ 5.53.2 or newer")
+    stalls = dict(running or {}) | ({job.id: job.stalls or 0 for job in seen.jobs if job.runaway} if seen else {})
+    if stalls:
+        yield _runaway(state, stalls)
     if seen is not None:
         marked = sum(job.marked for job in seen.jobs)
         text = f"{state.active:,} active, {len(seen.jobs):,} without a lock, {marked:,} of them marked"
         yield Finding("note" if seen.jobs else "ok", state.base, "stalled", text)
+
+
+def _runaway(state: QueueState, stalls: Mapping[str, int]) -> Finding:
+    most = max(stalls, key=lambda job_id: stalls[job_id])
+    text = (
+        f"{_jobs(len(stalls))} past every ceiling, again and again ({most[:64]!r}: {stalls[most]:,} stalls): "
+        "their workers ignore defa"
+    )
+    remedy = "upgrade those workers to BullMQ 5.53.2 or newer"
+    if state.dialect == "echomq":
+        text, remedy = text.partition(": their workers")[0], "see with which ceilings its sweepers run"
+    return Finding("serious", state.base, "runaway", text, remedy)
 
 
 def _jobs(number: int) -> str:
@@ -233,6 +323,9 @@ def _lease(state: QueueState, now: float) -> Finding:
     if state.holder is None:
         if state.marked or state.active:
             text = "nobody sweeps now: no check has run within the last interval"
+            if state.marked:
+                stand = "1 mark stands" if state.marked == 1 else f"{state.marked:,} marks stand"
+                text += f"; {stand} from an earlier one"
             return Finding("note", state.base, "lease", text, "mqsweep run, or workers with their own check")
         return Finding("ok", state.base, "lease", "free, and nothing is active")
     if state.holder_ttl is None:
@@ -240,7 +333,7 @@ def _lease(state: QueueState, now: float) -> Finding:
         return Finding("serious", state.base, "lease", text, f"DEL {state.base}:stalled-check")
     if state.checked_at is not None:
         ago = max(0.0, now - state.checked_at)
-        text = f"a built-in check ran {ago:.0f} s ago, so built-in checks are at work; they rest {left}"
+        text = f"a whole-queue check ran {ago:.0f} s ago, so built-in checks are at work; they rest {left}"
         return Finding("note", state.base, "lease", text, "mqsweep run takes over by itself")
     parts = state.holder.split(":")
     if parts[0] == "mqsweep" and len(parts) == 4:

@@ -141,6 +141,13 @@ def reset_commands(client: redis.Redis) -> None:
     client.config_resetstat()
 
 
+def writing(client: redis.Redis) -> set[str]:
+    """Names of all commands that the server counts among those that write."""
+    anything: Any = client
+    names = anything.execute_command("ACL CAT", "write")
+    return {name.lower() for name in names}
+
+
 def until(ready: Callable[[], object], patience: float = 20.0, every: float = 0.002) -> None:
     """Poll every so many seconds, with a deadline."""
     deadline = time.monotonic() + patience

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -55,6 +59,24 @@ def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def on_terminal(columns: int, *arguments: str, **env: str) -> str:
+    """What a terminal so wide is sent by a command, both streams, with ``\\n`` as line ends."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        unset = {name: value for name, value in environment(**env).items() if name not in ("COLUMNS", "LINES")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mqsweep", *arguments], env=unset, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        sent = b""
+        with contextlib.suppress(OSError):  # how Linux says that nobody holds the other end any more
+            while chunk := screen.read(4096):
+                sent += chunk
+        process.wait(timeout=30)
+    return sent.decode().replace("\r\n", "\n")
 
 
 def spawn(*arguments: str, **env: str) -> Ran:

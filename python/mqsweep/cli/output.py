@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..report import Inspection, StalledJob, SweepReport
 
@@ -30,16 +31,16 @@ def escape(text: str, limit: int = ID_LIMIT) -> str:
 
     Args:
         text: an id, a queue's name or the like, with ``surrogateescape`` for bytes that are not UTF-8.
-        limit: characters; what is longer ends in ``...``.
+        limit: columns; what is longer ends in ``...``.
     """
     parts: list[str] = []
     length = 0
     for character in text:
         parts.append(_escaped(character))
-        length += len(parts[-1])
+        length += columns_of(parts[-1])
         if length > limit:
             while length > limit - 3 and parts:
-                length -= len(parts.pop())
+                length -= columns_of(parts.pop())
             return "".join(parts) + "..."
     return "".join(parts) or "''"
 
@@ -55,6 +56,27 @@ def _escaped(character: str) -> str:
     if code < 0x80:
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{code:02x}")
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def columns_of(text: str) -> int:
+    """Columns that printable text takes on a terminal: East Asian wide characters take two, combining ones none."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """Rows in columns, two blanks apart.
+
+    Args:
+        rows: of equal length, the head first.
+        right: columns that are set to the right.
+    """
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for i, (text, wanted) in enumerate(zip(row, widths, strict=True)):
+            blanks = " " * (wanted - columns_of(text))
+            cells.append(blanks + text if i in right else text + blanks)
+        yield "  ".join(cells).rstrip()
 
 
 def width() -> int:
@@ -226,9 +248,7 @@ def _table(jobs: Sequence[StalledJob]) -> Iterator[str]:
     head = ("JOB", "MARKED", "AGE", "WORKER", "TRIES", "STALLS", "NOTE")
     rows = [_row(job, wide=width() >= PLAIN_WIDTH) for job in jobs[:LISTED]]
     rows = [head if any(row[-1] for row in rows) else (*head[:-1], ""), *rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
+    yield from (f"  {line}" for line in aligned(rows))
     if len(jobs) > LISTED:
         yield f"  {_more(len(jobs) - LISTED).strip()}, younger ones (--json has all)"
 

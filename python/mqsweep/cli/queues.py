@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import redis
-
 from ..connect import Link, Source
 from ..dialects import base_of, dialect_of
 from ..discover import command_for, look_alikes
@@ -30,6 +28,7 @@ class Queue:
         dialect: whose queue.
         sweeper: for it.
         keys: where it lies.
+        command: that it was named for.
         url: of the server.
         ticker: shows its progress, where somebody wants to see it.
     """
@@ -38,6 +37,7 @@ class Queue:
     dialect: str
     sweeper: Sweeper
     keys: QueueKeys
+    command: str
     url: str
     ticker: Ticker | None = field(default=None)
 
@@ -54,11 +54,15 @@ class Queue:
             f"{escape(self.name)}: no such queue: Redis has no key of {base}:* that a queue has; "
             "check the name, --dialect, --prefix and --no-hash-tag"
         )
-        # who has just the rights of a sweep may not search; that is no reason to fail
-        with contextlib.suppress(redis.ResponseError), linked(self.url) as link:
-            for alike in look_alikes(link, self.keys, self.name):
-                say(f"there is {escape(alike, 200)}: name it by {escape(command_for(alike), 200)}")
+        with linked(self.url) as link:
+            for alike in self.alike(link):
+                say(f"there is {alike}")
         return True
+
+    def alike(self, link: Link) -> list[str]:
+        """Queues that may have been meant, each with the command that names it."""
+        found = look_alikes(link, self.keys, self.name)
+        return [f"{escape(base, 200)}: mqsweep {self.command} {escape(command_for(base), 200)}" for base in found]
 
     def _progress(self, progress: Progress) -> None:
         if self.ticker is not None:
@@ -106,7 +110,7 @@ def opened(options: argparse.Namespace) -> Iterator[list[Queue]]:
             sweeper = Sweeper(options.url, name, **given, on_progress=_teller(slot))
             stack.callback(sweeper.close)
             keys = base_of(dialect, name, given.get("prefix"), given.get("hash_tag"))
-            slot.append(Queue(name, dialect.name, sweeper, keys, options.url))
+            slot.append(Queue(name, dialect.name, sweeper, keys, options.command, options.url))
             queues += slot
         yield queues
 

@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> Exit:
     with opened(options) as queues, _signals(happenings):
         try:
             for queue in queues:
-                queue.missing()
+                if queue.missing():
+                    say(f"{escape(queue.name)}: it will be swept as soon as it is there")
         except EXPECTED as fault:
             code, text = explain(fault, options.url)
             say(text)
