@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -63,6 +64,15 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.fixture
+def wire(server: Server) -> Iterator[socket.socket]:
+    """A raw connection to the server."""
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(20)
+        raw.connect(server.socket)
+        yield raw
+
+
 def _why_no_rust() -> str | None:
     """What ``engine="rust"`` says when it is asked for; ``None`` when it works."""
     from mqsweep import ConfigurationError, Sweeper
@@ -95,6 +105,12 @@ def usable() -> Callable[[str], str]:
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine in turn; ``rust`` is skipped where it is not built, unless MQSWEEP_REQUIRE_RUST=1."""
+    return _usable(request.param)
+
+
+@pytest.fixture(params=["python", "rust"])
+def looking(request: pytest.FixtureRequest) -> str:
+    """The engines that look before the script acts, each in turn."""
     return _usable(request.param)
 
 

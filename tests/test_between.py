@@ -22,14 +22,6 @@ ECHOMQ = Policy()
 BULLMQ = Policy("bullmq")
 
 
-@pytest.fixture(params=["python", "rust"])
-def looking(request: pytest.FixtureRequest) -> str:
-    """The engines that look before the script acts."""
-    name: str = request.param
-    request.getfixturevalue("usable")(name)
-    return name
-
-
 @pytest.fixture
 def queue(client: redis.Redis) -> EchoQueue:
     """An EchoMQ queue with nothing in it."""

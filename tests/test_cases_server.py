@@ -18,10 +18,10 @@ from support.servers import KINDS, Server, free_port, start_server
 from support.ways import BASES
 
 
-@pytest.fixture(params=["python", "rust"])
-def looking(request: pytest.FixtureRequest, client: redis.Redis, usable: Callable[[str], str]) -> Case:
+@pytest.fixture
+def looking(client: redis.Redis, looking: str) -> Case:
     """A BullMQ queue, and the engines that look before the script acts."""
-    return Case(client, usable(request.param), "bullmq")
+    return Case(client, looking, "bullmq")
 
 
 # many jobs

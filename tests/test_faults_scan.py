@@ -24,8 +24,9 @@ from mqsweep import AsyncSweeper, ProtocolError, Sweeper, SweepReport, Unsupport
 from mqsweep.keys import QueueKeys
 from mqsweep.lease import look_commands
 from support.cases import Case, until
+from support.proxy import proxy_of
 from support.servers import KINDS, Server, start_server
-from support.swap import PASSWORD, Swap, swap_of
+from support.swap import PASSWORD, Swap
 from support.ways import next_interval
 
 ERRORS: dict[bytes, tuple[type[Exception], str]] = {
@@ -95,17 +96,17 @@ class Door:
             self._sweeper.close()
 
 
-@pytest.fixture(params=["python", "rust"])
-def looking(request: pytest.FixtureRequest, client: redis.Redis, usable: Callable[[str], str]) -> Case:
+@pytest.fixture
+def looking(client: redis.Redis, looking: str) -> Case:
     """An EchoMQ queue, and the engines that look before the script acts."""
-    return Case(client, usable(request.param), "echomq")
+    return Case(client, looking, "echomq")
 
 
 @pytest.fixture
 def swap(server: Server, client: redis.Redis) -> Iterator[Swap]:
     """A proxy before the server, and the user and password that its URL has."""
     client.acl_setuser("u", enabled=True, reset=True, passwords=[f"+{PASSWORD}"], keys=["*"], commands=["+@all"])
-    with swap_of(server.socket) as proxy:
+    with proxy_of(Swap, server.socket) as proxy:
         yield proxy
     client.acl_deluser("u")
 

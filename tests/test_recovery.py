@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -20,12 +20,6 @@ from support.servers import start_server
 
 NODE = 100
 """Entries of a stream's node, by default; what is trimmed with ``~`` may keep one node more."""
-
-
-@pytest.fixture(params=["python", "rust"])
-def looking(request: pytest.FixtureRequest, usable: Callable[[str], str]) -> str:
-    """The engines that look before the script acts."""
-    return usable(request.param)
 
 
 def test_calls_shrink_where_jobs_take_long(client: redis.Redis, looking: str) -> None:

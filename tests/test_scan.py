@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from mqsweep import ProtocolError
 from mqsweep.errors import ServerReplyError
-from support.servers import Server
 from support.twins import TWINS, both, twin
 
 BASE = b"bull:q"
@@ -31,15 +30,6 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
 def maker(module: Any) -> Callable[..., Any]:
     """Makes scans of the queue by one twin."""
     return lambda **how: module.Scan(stalled=BASE + b":stalled", active=BASE + b":active", base=BASE + b":", **how)
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[socket.socket]:
-    """A raw connection to the server."""
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(20)
-        raw.connect(server.socket)
-        yield raw
 
 
 def step(scan: Any, wire: socket.socket, size: int = 1 << 16) -> int:

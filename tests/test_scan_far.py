@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,6 @@ from support.servers import Server
 from support.twins import twin
 
 JOBS = 16_000
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[socket.socket]:
-    """A raw connection to the server."""
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(20)
-        raw.connect(server.socket)
-        yield raw
 
 
 def most_ahead(sweeper: Any, wire: socket.socket, round_trip: float) -> int:

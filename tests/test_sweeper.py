@@ -21,7 +21,7 @@ import valkey
 import mqsweep
 from mqsweep import ConfigurationError, MQSweepError, Sweeper
 from support.cases import Case, commands, reset_commands, until
-from support.proxy import proxy_of
+from support.proxy import Proxy, proxy_of
 from support.servers import Server
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -229,7 +229,7 @@ def test_idle_queue_costs_one_round_trip_and_no_call_of_the_script(server: Serve
     if case.engine == "script":
         pytest.skip("its one call is the sweep")
     case.client.hset(case.key("meta"), "opts.maxLenEvents", "10000")
-    with proxy_of(server.socket) as proxy, Sweeper(proxy.url, "q", engine=case.engine) as sweeper:
+    with proxy_of(Proxy, server.socket) as proxy, Sweeper(proxy.url, "q", engine=case.engine) as sweeper:
         sweeper.sweep()  # connects
         case.client.delete(case.key("stalled-check"))
         before = proxy.requests
@@ -244,7 +244,7 @@ def test_idle_queue_costs_one_round_trip_and_no_call_of_the_script(server: Serve
 def test_throttled_sweep_costs_one_round_trip(server: Server, case: Case) -> None:
     case.dead(b"j")
     case.client.set(case.key("stalled-check"), "somebody", px=60_000)
-    with proxy_of(server.socket) as proxy, Sweeper(proxy.url, "q", engine=case.engine) as sweeper:
+    with proxy_of(Proxy, server.socket) as proxy, Sweeper(proxy.url, "q", engine=case.engine) as sweeper:
         sweeper.sweep()
         before = proxy.requests
         report = sweeper.sweep()

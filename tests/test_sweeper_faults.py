@@ -9,7 +9,7 @@ import logging
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,16 @@ MARK = b"$4\r\nmark\r\n"
 """Stand in the calls of the script that recover, and in those that mark."""
 
 
-@pytest.fixture(params=["python", "rust"])
-def looking(request: pytest.FixtureRequest, client: redis.Redis, usable: Callable[[str], str]) -> Case:
+@pytest.fixture
+def looking(client: redis.Redis, looking: str) -> Case:
     """An EchoMQ queue, and the engines that look before the script acts."""
-    return Case(client, usable(request.param), "echomq")
+    return Case(client, looking, "echomq")
 
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
     """A proxy before the server."""
-    with proxy_of(server.socket) as proxy:
+    with proxy_of(Proxy, server.socket) as proxy:
         yield proxy
 
 

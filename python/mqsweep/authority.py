@@ -33,11 +33,13 @@ class Fenced(MQSweepError):
 
 @dataclass
 class Outcome:
-    """What the script did, by its own words, gathered over the batches of one sweep. Ids are bytes."""
+    """What the script did, by its own words, gathered over the batches of one sweep. Ids are bytes.
 
-    recovered: list[bytes] = field(default_factory=list)
-    failed: list[bytes] = field(default_factory=list)
+    The recovered are the stalled that are not among the failed.
+    """
+
     stalled: list[bytes] = field(default_factory=list)
+    failed: list[bytes] = field(default_factory=list)
     marked: list[bytes] = field(default_factory=list)
     cleared: list[bytes] = field(default_factory=list)
     strays: list[bytes] = field(default_factory=list)
@@ -212,9 +214,7 @@ class Authority:
         outcome = self.outcome
         notes = {texts[i] - 1: texts[i + 1] for i in range(0, len(texts), 2)}
         if not letters.strip(b"r"):  # as almost always
-            ids = [entry.job_id for entry in entries[:consumed]]
-            outcome.recovered += ids
-            outcome.stalled += ids
+            outcome.stalled += (entry.job_id for entry in entries[:consumed])
             letters = b""
         for i, letter in enumerate(letters.decode()):
             job_id = entries[i].job_id
@@ -328,7 +328,7 @@ class Authority:
         return list(reply)
 
 
-_INTO = {"r": "recovered", "f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}
+_INTO = {"f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}
 
 
 def _rebased(entries: list[Entry], moved: list[Any], drift: int) -> list[Entry]:

@@ -307,7 +307,6 @@ def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
         task.exceptions,
     )
     took = time.monotonic() - began
-    stalled = [*recovered, *failed]
-    outcome = Outcome(recovered, failed, stalled, held=held, calls=1, longest_call=took)
+    outcome = Outcome([*recovered, *failed], failed, held=held, calls=1, longest_call=took)
     opening = Opening(**{**opening.__dict__, "ttl": left})
     return _report(task, this, opening, outcome, status.decode())

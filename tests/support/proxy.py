@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 CHUNK = 1 << 16
 
@@ -132,11 +133,14 @@ class Proxy:
             end.close()
 
 
+Kind = TypeVar("Kind", bound=Proxy)
+
+
 @contextlib.contextmanager
-def proxy_of(upstream: str) -> Iterator[Proxy]:
-    """A proxy for the length of a ``with`` block."""
+def proxy_of(kind: type[Kind], upstream: str) -> Iterator[Kind]:
+    """A proxy of this kind before a server's socket, for the length of a ``with`` block."""
     with tempfile.TemporaryDirectory(prefix="mqs-") as directory:
-        proxy = Proxy(upstream, str(Path(directory) / "p"))
+        proxy = kind(upstream, str(Path(directory) / "p"))
         try:
             yield proxy
         finally:

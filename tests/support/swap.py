@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import tempfile
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 from support.proxy import Proxy
 
@@ -121,14 +117,3 @@ def reply_end(data: bytes, at: int = 0) -> int | None:
                 return None
             end = found
     return end if end <= len(data) else None
-
-
-@contextlib.contextmanager
-def swap_of(upstream: str) -> Iterator[Swap]:
-    """Such a proxy for the length of a ``with`` block."""
-    with tempfile.TemporaryDirectory(prefix="mqs-") as directory:
-        swap = Swap(upstream, str(Path(directory) / "p"))
-        try:
-            yield swap
-        finally:
-            swap.close()

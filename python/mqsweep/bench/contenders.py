@@ -160,7 +160,7 @@ def _idiom(target: Target) -> Work:
         authority = Authority(keys, policy, token, ttl=sweeping_ttl(30), max_pause=0.005, exceptions=source.exceptions)
         yield from authority.apply(decide(seen, policy, hold=False))
         yield from authority.expire(_INTERVAL_MS)
-        return len(authority.outcome.recovered)
+        return len(authority.outcome.stalled) - len(authority.outcome.failed)
 
     def work() -> int:
         with Link(source) as link:
