@@ -10,26 +10,16 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mqsweep import ProtocolError
 from mqsweep.errors import ServerReplyError
-from support.twins import TWINS, both, twin
-
-BASE = b"bull:q"
-ODD_IDS = (b"", b"\r\n", b"a\r\n$1\r\nb", b"\x00", b"\xff\xfe", b"1:lock", b"y" * 1500)
+from support.twins import BASE, ODD_IDS, TWINS, commands, listed, maker, twin
 
 
 @pytest.fixture(params=TWINS)
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Makes a scan of the queue, by each twin in turn."""
     return maker(twin(request.param))
-
-
-def maker(module: Any) -> Callable[..., Any]:
-    """Makes scans of the queue by one twin."""
-    return lambda **how: module.Scan(stalled=BASE + b":stalled", active=BASE + b":active", base=BASE + b":", **how)
 
 
 def step(scan: Any, wire: socket.socket, size: int = 1 << 16) -> int:
@@ -46,11 +36,6 @@ def look(scan: Any, wire: socket.socket, size: int = 1 << 16) -> Any:
         step(scan, wire, size)
     assert scan.outgoing() == b""
     return listed(scan.sightings())
-
-
-def listed(seen: Any) -> Any:
-    """Sightings with everything in lists, to compare them."""
-    return seen._replace(stalled=list(seen.stalled), locked_marks=list(seen.locked_marks), strays=list(seen.strays))
 
 
 def fill(client: redis.Redis, ids: Sequence[bytes], locked: Sequence[bytes] = (), marked: Sequence[bytes] = ()) -> None:
@@ -372,91 +357,3 @@ def test_dead_marks_do_not_make_the_walk_ask_for_fewer_locks_at_once(
         assert len(look(make(), wire).stalled) == len(dead)
         calls.append(client.info("commandstats")["cmdstat_exists"]["calls"])
     assert calls[1] <= calls[0] + 5
-
-
-class FakeServer:
-    """Answers a scan's requests from random data, to compare the twins on streams that no server would send.
-
-    It is no stand-in for Redis: what a scan makes of real servers is tested above.
-    """
-
-    def __init__(self, seed: int, hostile: bool) -> None:
-        self.chance = random.Random(seed)
-        self.hostile = hostile
-        self.marks = self.chance.randrange(0, 30)
-
-    def ids(self, most: int) -> list[bytes]:
-        kinds = (b"%d" % self.chance.randrange(40), self.chance.choice(ODD_IDS), self.chance.randbytes(3))
-        return [self.chance.choice(kinds) for _ in range(self.chance.randint(0, most))]
-
-    def answer(self, command: list[bytes]) -> bytes:
-        if self.hostile and self.chance.random() < 0.01:
-            return self.chance.choice(
-                (b"-ERR odd\r\n", b"*1\r\n", b":7\r\n", b"$-1\r\n", b"\r\n", self.chance.randbytes(9))
-            )
-        if command[0] == b"LLEN":
-            return b":%d\r\n" % self.chance.choice((0, 1, 60, 300))
-        if command[0] == b"EXISTS":
-            count = len(command) - 1
-            return b":%d\r\n" % self.chance.choice((0, count, count, self.chance.randint(0, count)))
-        if command[0] == b"SMISMEMBER":
-            flags = [self.chance.randint(0, 1) for _ in command[2:]]
-            return b"*%d\r\n" % len(flags) + b"".join(b":%d\r\n" % flag for flag in flags)
-        if command[0] == b"LRANGE":
-            ids = self.ids(int(command[3]) - int(command[2]) + 1)
-            return b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
-        ids = self.ids(20)
-        self.marks -= len(ids)
-        cursor = b"%d" % max(0, self.marks)
-        body = b"*%d\r\n" % len(ids) + b"".join(b"$%d\r\n%s\r\n" % (len(i), i) for i in ids)
-        return b"*2\r\n$%d\r\n%s\r\n" % (len(cursor), cursor) + body
-
-
-def commands(reader: Any, data: bytes) -> list[list[bytes]]:
-    """The commands in what a scan sent."""
-    reader.feed(data)
-    found = []
-    while (command := reader.bulks(1 << 20)) is not None:
-        found.append(command)
-    return found
-
-
-def story(module: Any, seed: int, hostile: bool, how: dict[str, Any]) -> list[object]:
-    """All that a scan sends and says, fed by a server of this seed in chunks of random sizes."""
-    scan, fake, reader = maker(module)(**how), FakeServer(seed, hostile), module.ReplyReader()
-    cuts = random.Random(seed)
-    told: list[object] = []
-    pending = b""
-    try:
-        for _ in range(3000):
-            out = scan.outgoing()
-            pending += b"".join(fake.answer(command) for command in commands(reader, out))
-            told.append((out, scan.active_scanned, scan.active_total, scan.stalled_scanned, scan.cursor, scan.done))
-            if scan.done:
-                told.append(listed(scan.sightings()))
-                break
-            size = cuts.choice((1, 7, 100, 10_000))
-            chunk, pending = pending[:size], pending[size:]
-            scan.feed(chunk)
-    except (ProtocolError, ServerReplyError) as error:
-        told.append((type(error).__name__, str(error)))
-    return told
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    hostile=st.booleans(),
-    how=st.fixed_dictionaries(
-        {
-            "window": st.sampled_from((1, 5, 64, 1000)),
-            "check": st.sampled_from((1, 3, 100)),
-            "depth": st.sampled_from((1, 3)),
-            "keep_locked": st.booleans(),
-            "most_marks": st.sampled_from((None, 1, 25)),
-            "cursor": st.sampled_from((b"0", b"7")),
-        }
-    ),
-)
-def test_twins_send_and_say_the_same(seed: int, hostile: bool, how: dict[str, Any]) -> None:
-    pure, native = (story(module, seed, hostile, how) for module in both())
-    assert pure == native

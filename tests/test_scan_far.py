@@ -15,7 +15,7 @@ from mqsweep.inspection import inspect
 from support.cases import Case
 from support.delay import delaying
 from support.servers import Server
-from support.twins import twin
+from support.twins import commands, twin
 
 JOBS = 16_000
 
@@ -31,12 +31,11 @@ def most_ahead(sweeper: Any, wire: socket.socket, round_trip: float) -> int:
                 match request:
                     case RoundTrip():
                         answer = round_trip
-                    case Commands(commands):
-                        answer = link.commands(commands)
+                    case Commands(ask):
+                        answer = link.commands(ask)
                     case Step(scan):
                         out = scan.outgoing()  # type: ignore[attr-defined]
-                        reader.feed(out)
-                        while (command := reader.bulks(1 << 20)) is not None:
+                        for command in commands(reader, out):
                             if command[0] == b"LRANGE":
                                 asked = JOBS + 1 + int(command[3])
                         most = max(most, asked - scan.active_scanned)  # type: ignore[attr-defined]
