@@ -23,6 +23,7 @@ import redis.exceptions as theirs
 from mqsweep import AsyncSweeper, ProtocolError, Sweeper, SweepReport, UnsupportedQueueError, WrongTypeError
 from mqsweep.keys import QueueKeys
 from mqsweep.lease import look_commands
+from mqsweep.script import script_source
 from support.cases import Case, until
 from support.proxy import proxy_of
 from support.servers import KINDS, Server, start_server
@@ -186,6 +187,49 @@ def test_server_that_closes_the_connection_in_a_scan(
             door.sweep()
         no_secret(caught.value, caplog)
         works_again(door, looking, swap, dead, scans=tries + 2)
+
+
+@pytest.mark.parametrize("op", ["mark", "recover"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *GARBAGE[1:],
+        b"*0\r\n",
+        b"*1\r\n$2\r\nok\r\n",
+        b"*9\r\n$2\r\nok\r\n:0\r\n:5\r\n:0\r\n$0\r\n\r\n*0\r\n:0\r\n:0\r\n*0\r\n",  # nothing consumed: for good
+        b"*9\r\n$2\r\nok\r\n:99999\r\n:5\r\n:0\r\n$0\r\n\r\n*0\r\n:0\r\n:0\r\n*0\r\n",
+    ],
+    ids=lambda reply: repr(reply[:20]),
+)
+def test_garbage_to_a_batch_is_a_protocol_error(
+    door: Door, looking: Case, swap: Swap, reply: bytes, op: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the batch did stands; the next sweep goes on from there."""
+    dead = {i.decode() for i in fill(looking)}
+    looking.client.script_load(script_source())
+    if op == "recover":
+        door.sweep()
+        next_interval(looking.client, looking.base)
+    swap.swap(b"\r\n" + op.encode() + b"\r\n", 1, reply)
+    with pytest.raises(ProtocolError) as caught:
+        door.sweep()
+    no_secret(caught.value, caplog)
+    next_interval(looking.client, looking.base)
+    report = door.sweep()
+    if op == "mark":
+        assert {*report.marked, *report.recovered} == dead
+    else:
+        assert {i.decode() for i in looking.wait()} == dead
+
+
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"*2\r\n*0\r\n*0\r\n"])
+def test_garbage_to_the_script_engine_is_a_protocol_error(client: redis.Redis, swap: Swap, reply: bytes) -> None:
+    client.script_load(script_source())
+    Case(client, "script", "echomq").dead(b"1")
+    with Door("blocking", swap.url, engine="script") as door:
+        swap.swap(b"\r\nEVALSHA\r\n", 1, reply)
+        with pytest.raises(ProtocolError):
+            door.sweep()
 
 
 def test_reply_too_many_is_seen_and_the_connection_dropped(door: Door, looking: Case, swap: Swap) -> None:

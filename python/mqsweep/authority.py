@@ -12,10 +12,10 @@ from typing import Any
 from .connect import Packed
 from .dialects import Policy
 from .drive import Steps
-from .errors import MQSweepError
+from .errors import ProtocolError
 from .keys import QueueKeys, to_str
 from .plan import Entry, Plan
-from .script import evaluate
+from .script import Answer, answer_to, evaluate
 
 FIRST_BATCH = 32
 LARGEST = {"recover": 500, "mark": 1000, "clear": 1000}
@@ -25,10 +25,6 @@ TRIES = 3
 """How often a batch is sent when its reply is lost."""
 
 log = logging.getLogger("mqsweep")
-
-
-class Fenced(MQSweepError):
-    """The lease is not ours any more; nothing was changed by the call that found out."""
 
 
 @dataclass
@@ -160,8 +156,8 @@ class Authority:
             locks = map(self._keys.lock, (entry.job_id for entry in entries))
             return _Batch(entries, Packed.of(locks), (_places(entries),))
 
-        def read(entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
-            for entry, letter in zip(entries, reply[4].decode(), strict=False):
+        def read(entries: Sequence[Entry], answer: Answer) -> Collection[bytes]:
+            for entry, letter in zip(entries, answer.letters.decode(), strict=False):
                 if letter == "k":
                     self.outcome.marked.append(entry.job_id)
             return ()
@@ -172,8 +168,8 @@ class Authority:
         def encode(entries: Sequence[bytes]) -> _Batch:
             return _Batch(entries, arguments=tuple(entries))
 
-        def read(entries: Sequence[bytes], reply: list[Any]) -> Collection[bytes]:
-            into.extend(e for e, letter in zip(entries, reply[4].decode(), strict=False) if letter == "c")
+        def read(entries: Sequence[bytes], answer: Answer) -> Collection[bytes]:
+            into.extend(e for e, letter in zip(entries, answer.letters.decode(), strict=False) if letter == "c")
             return ()
 
         yield from self._batches("clear", ids, encode, read)
@@ -183,8 +179,9 @@ class Authority:
         # trimmed once a sweep, and never after its own events: those must be there to be read
         events = [] if self.outcome.stalled else [self._keys.of("events")]
         while True:
-            _, reply = yield from self._until_answered("cover", [start], Packed.of(events))
-            start, events = reply[3], []
+            _, answer = yield from self._until_answered("cover", [start], Packed.of(events))
+            assert answer is not None  # only recoveries are held
+            start, events = answer.drift, []
             if start == 0 or self._ended():
                 return
 
@@ -193,8 +190,8 @@ class Authority:
         outcome.held.extend(plan.held)
         total, before = len(plan.recover), outcome.unconfirmed
 
-        def read(entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
-            given_up = self._read_recovery(entries, reply)
+        def read(entries: Sequence[Entry], answer: Answer) -> Collection[bytes]:
+            given_up = self._read_recovery(entries, answer)
             self._progress(len(outcome.stalled) + outcome.unconfirmed - before, total, outcome.longest_call)
             return given_up
 
@@ -209,10 +206,9 @@ class Authority:
         index = json.dumps({str(i + 1): n for n, i in enumerate(asked, 1)})
         return _Batch(entries, shared + _job_keys(self._keys.base, ids) + schedulers, (_places(entries), index))
 
-    def _read_recovery(self, entries: Sequence[Entry], reply: list[Any]) -> Collection[bytes]:
-        _, consumed, _, _, letters, texts = reply[:6]
-        outcome = self.outcome
-        notes = {texts[i] - 1: texts[i + 1] for i in range(0, len(texts), 2)}
+    def _read_recovery(self, entries: Sequence[Entry], answer: Answer) -> Collection[bytes]:
+        outcome, consumed, letters = self.outcome, answer.consumed, answer.letters
+        notes = {i - 1: text for i, text in zip(answer.texts[::2], answer.texts[1::2], strict=True)}
         if not letters.strip(b"r"):  # as almost always
             outcome.stalled += (entry.job_id for entry in entries[:consumed])
             letters = b""
@@ -235,7 +231,7 @@ class Authority:
         op: str,
         items: Sequence[Any],
         encode: Callable[[Sequence[Any]], _Batch],
-        read: Callable[[Sequence[Any], list[Any]], Collection[bytes]],
+        read: Callable[[Sequence[Any], Answer], Collection[bytes]],
     ) -> Generator[Any, Any, Sequence[Any]]:
         """Send all items in calls of a fitting size, each encoded while the server is busy with the one before.
 
@@ -243,7 +239,7 @@ class Authority:
             op: what the script is asked to do.
             items: to whom.
             encode: makes a batch of some of them.
-            read: takes the reply about a batch's entries; says which ids of those to come are given up.
+            read: takes the answer about a batch's entries; says which ids of those to come are given up.
 
         Returns:
             Those not sent because of a stop or a held queue.
@@ -264,15 +260,17 @@ class Authority:
             arguments = batch.arguments if op == "clear" else (drift, *batch.arguments)
             ahead: list[_Batch] = []
             meanwhile = partial(prepare, at + len(batch.entries), ahead)
-            lost, reply = yield from self._until_answered(op, arguments, batch.keys, meanwhile)
-            if reply[0] == b"held":
+            lost, answer = yield from self._until_answered(op, arguments, batch.keys, meanwhile)
+            if answer is None:
                 return items[at:]
             if lost:  # what the lost call did comes back as "not marked": done or gone, we cannot tell
-                self.outcome.unconfirmed += reply[4].count(b"u")
-            consumed, micros, drift, texts, moved = reply[1], reply[2], reply[3], reply[5], reply[8]
-            given_up = read(batch.entries, reply)
-            if not any(index > consumed for index in texts[::2]):  # else it stopped for a key, not for the clock
-                pace.learn(len(batch.entries), consumed, micros)
+                self.outcome.unconfirmed += answer.letters.count(b"u")
+            consumed, drift, moved = answer.consumed, answer.drift, answer.moved
+            if not (0 if answer.texts else 1) <= consumed <= len(batch.entries):
+                raise ProtocolError(f"the script says that it consumed {consumed} of {len(batch.entries)} entries")
+            given_up = read(batch.entries, answer)
+            if not any(index > consumed for index in answer.texts[::2]):  # else it stopped for a key, not for the clock
+                pace.learn(len(batch.entries), consumed, answer.micros)
             at += consumed
             if moved or given_up:
                 items, at = _rebased([e for e in items[at:] if e.job_id not in given_up], moved, drift), 0
@@ -286,17 +284,17 @@ class Authority:
         arguments: Sequence[bytes | str | int],
         keys: Packed,
         meanwhile: Callable[[], object] | None = None,
-    ) -> Generator[Any, Any, tuple[bool, list[Any]]]:
+    ) -> Generator[Any, Any, tuple[bool, Answer | None]]:
         """Send, and send again when the reply is lost: all is verified again, so nothing is done twice."""
         for attempt in range(TRIES):
             try:
-                reply = yield from self._call(op, arguments, keys, meanwhile)
+                answer = yield from self._call(op, arguments, keys, meanwhile)
             except (self._exceptions.ConnectionError, self._exceptions.TimeoutError):
                 if attempt == TRIES - 1:
                     raise
                 log.warning("%s: the reply to a batch was lost, sending it again", to_str(self._keys.base))
             else:
-                return attempt > 0, reply
+                return attempt > 0, answer
         raise AssertionError  # pragma: no cover - the loop returns or raises
 
     def _ended(self) -> bool:
@@ -311,21 +309,21 @@ class Authority:
         meanwhile: Callable[[], object] | None = None,
         *,
         ttl: int | None = None,
-    ) -> Steps[list[Any]]:
+    ) -> Steps[Answer | None]:
+        """One call. ``None`` = the script holds recoveries back."""
         budget = round(self._max_pause * 1e6 / 2)
         head = (self._keys.base, self._policy.max_stalled_count, 0, self._ttl if ttl is None else ttl)
         argv = (*head, self._json, self._token, budget, op, *arguments)
         reply = yield from evaluate(Packed.of(self._keys.script_keys) + keys, argv, self._exceptions, meanwhile)
         outcome = self.outcome
         outcome.calls += 1
-        if reply[0] == b"fenced":
-            raise Fenced(f"the lease is held by {to_str(reply[1])[:100]!r}")
-        if reply[0] == b"ok":
-            outcome.longest_call = max(outcome.longest_call, reply[2] / 1e6)
-            outcome.marks_placed += reply[6]
-            if reply[7]:
-                log.warning("%s: %d events could not be written", to_str(self._keys.base), reply[7])
-        return list(reply)
+        answer = answer_to(reply)
+        if answer is not None:
+            outcome.longest_call = max(outcome.longest_call, answer.micros / 1e6)
+            outcome.marks_placed += answer.placed
+            if answer.lost:
+                log.warning("%s: %d events could not be written", to_str(self._keys.base), answer.lost)
+        return answer
 
 
 _INTO = {"f": "failed", "g": "ghosts", "l": "cleared", "m": "missed"}

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .connect import Command, Packed
 from .drive import Commands, Steps
-from .errors import ScriptError, WrongTypeError
+from .errors import MQSweepError, ProtocolError, ScriptError, WrongTypeError
+from .keys import to_str
 
 SCRIPT_NAME = "moveStalledJobsToWait-8.lua"
 
@@ -75,3 +76,48 @@ def evaluate(
             raise ScriptError(text) from reply
         raise reply
     return reply
+
+
+class Fenced(MQSweepError):
+    """The lease is not ours any more; nothing was changed by the call that found out."""
+
+
+class Answer(NamedTuple):
+    """What a batch call says that it did; the script's header has the meanings.
+
+    Attributes:
+        consumed: entries that were dealt with.
+        micros: how long it took, by the clock that the script has.
+        drift: how far distances have fallen by now; of ``cover``, the distance to go on from.
+        letters: one for each consumed entry.
+        texts: ``[entry, text, ...]``, entries counted from 1.
+        placed: members that were added to the marks.
+        lost: events that could not be written.
+        moved: ``[id, distance, ...]`` of elements that were moved beyond the entries consumed.
+    """
+
+    consumed: int
+    micros: int
+    drift: int
+    letters: bytes
+    texts: list[Any]
+    placed: int
+    lost: int
+    moved: list[Any]
+
+
+def answer_to(reply: Any) -> Answer | None:
+    """Read the reply to a batch call; ``None`` = recoveries are held back.
+
+    Raises:
+        Fenced: the lease is not ours.
+        ProtocolError: no such reply.
+    """
+    match reply:
+        case [b"ok", int(), int(), int(), bytes(), list(), int(), int(), list()]:
+            return Answer(*reply[1:])
+        case [b"held"]:
+            return None
+        case [b"fenced", bytes(holder)]:
+            raise Fenced(f"the lease is held by {to_str(holder)[:100]!r}")
+    raise ProtocolError("the server's reply to a batch is none that the script gives")

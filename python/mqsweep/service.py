@@ -7,12 +7,13 @@ import random
 import time
 from collections.abc import Callable
 
-from .authority import Authority, Fenced
+from .authority import Authority
 from .connect import is_passing
 from .drive import Steps, Tell, Wait
 from .errors import MQSweepError
 from .lease import new_token
 from .report import SweepReport
+from .script import Fenced
 from .sweep import Memory, Round, Task, sweep
 
 log = logging.getLogger("mqsweep")

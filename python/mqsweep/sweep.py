@@ -14,17 +14,18 @@ from typing import Any, Literal
 
 from . import guards
 from .admission import holds_back, refuse
-from .authority import Authority, Fenced, Outcome
+from .authority import Authority, Outcome
 from .connect import Packed
 from .dialects import Policy
 from .drive import Abandon, Commands, RoundTrip, Step, Steps
 from .engine import Engine
+from .errors import ProtocolError
 from .generations import UNKNOWN
 from .keys import QueueKeys, to_str
 from .lease import Opening, look_commands, read_opening, sweeping_ttl, take_commands
 from .plan import decide
 from .report import Status, SweepReport
-from .script import evaluate
+from .script import Fenced, evaluate
 
 Phase = Literal["scan", "recover"]
 
@@ -295,7 +296,7 @@ def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
     opening = read_opening((yield Commands(look_commands(task.keys))))
     refuse(task.policy, task.keys, opening)
     began = time.monotonic()
-    failed, recovered, status, left, held = yield from evaluate(
+    reply = yield from evaluate(
         Packed.of(task.keys.script_keys),
         (
             task.keys.base,
@@ -307,6 +308,11 @@ def _sweep_by_script(task: Task, this: Round) -> Steps[SweepReport]:
         task.exceptions,
     )
     took = time.monotonic() - began
+    match reply:
+        case [list(), list(), b"swept" | b"held" | b"throttled", int(), list()]:
+            failed, recovered, status, left, held = reply
+        case _:
+            raise ProtocolError("the server's reply is none that the script gives")
     outcome = Outcome([*recovered, *failed], failed, held=held, calls=1, longest_call=took)
     opening = Opening(**{**opening.__dict__, "ttl": left})
     return _report(task, this, opening, outcome, status.decode())
