@@ -122,9 +122,11 @@ local meta = lease_only and {} or call("HMGET", META, "paused", "concurrency", "
 -- BullMQ's version as one number, 5053002 for 5.53.2, the latest of its line where it is cut short; nil = unknown.
 local function version_of(text)
   local major, minor, patch, rest = string.match(text, "^v?(%d+)%.?(%d*)%.?(%d*)(.?)")
-  return major and (rest == "" or string.find("-+.", rest, 1, true)) and tonumber(major) * 1000000 + (tonumber(minor) or 999) * 1000 + (tonumber(patch) or 999)
+  if not major or not (rest == "" or string.find("-+.", rest, 1, true)) then return nil end
+  return tonumber(major) * 1000000 + (tonumber(minor) or 999) * 1000 + (tonumber(patch) or 999)
 end
-local version = not echomq and version_of(policy.version or string.match(meta[3] or "", "^bullmq:(.*)") or "") or nil
+local version = nil
+if not echomq then version = version_of(policy.version or string.match(meta[3] or "", "^bullmq:(.*)") or "") end
 
 -- A paused queue of BullMQ 6 keeps its jobs in wait, an older one, and EchoMQ's, in paused; a push to the wrong one
 -- strands the job. Where nobody says which it is, the list that has jobs does. nil = nobody knows.
@@ -301,21 +303,23 @@ local function judge(id, job, finished, repeat_key, scheduler)
   if fields[2] then return "x", "finishedOn is set, but the job is in neither completed nor failed" end
   if not is_counter(fields[3]) then return "x", "the counter stc is no number" end
   local stalls = (tonumber(fields[3]) or 0) + 1
+  local write = {"HSET", job, "stc", text(stalls)}
   heavy = false
   if echomq then
     if not is_counter(fields[4]) then return "x", "the counter atm is no number" end
     local attempts, limit = (tonumber(fields[4]) or 0) + 1, attempts_of(job)
     local reason = stalls > max_stalled and STALLS or (limit and attempts >= limit and ATTEMPTS)
-    if not reason then return "r", {"HSET", job, "atm", text(attempts), "stc", text(stalls)} end
-    return "f", {"HSET", job, "atm", text(attempts), "stc", text(stalls), "failedReason", reason,
-      "finishedOn", text(now)}, reason
+    write[5], write[6] = "atm", text(attempts)
+    if not reason then return "r", write end
+    write[7], write[8], write[9], write[10] = "failedReason", reason, "finishedOn", text(now)
+    return "f", write, reason
   end
-  if stalls <= max_stalled then return "r", {"HSET", job, "stc", text(stalls)} end
+  if stalls <= max_stalled then return "r", write end
   local spared = exempt(job, fields[4], repeat_key, scheduler)
   if spared == nil then return "s", fields[4] end
-  if spared then return "r", {"HSET", job, "stc", text(stalls)} end
-  -- the worker that takes it next fails it, and does what belongs to that
-  return "f", {"HSET", job, "stc", text(stalls), "defa", STALLS}
+  if spared then return "r", write end
+  write[5], write[6] = "defa", STALLS -- the worker that takes it next fails it, and does what belongs to that
+  return "f", write
 end
 
 -- The first thing that the user's ACL forbids of what a recovery writes; asked before anything is written.
